@@ -1,0 +1,32 @@
+"""Fixtures every test may use. `tools/` is put on sys.path, as a user of the Python interface would."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+import data  # noqa: E402, F401  tests/data would take this name otherwise
+import engine  # noqa: E402, F401
+from startup import import_paddle  # noqa: E402
+
+import_paddle()
+import models  # noqa: E402, F401
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The project's root folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_dir():
+    """Reference tensors and test images kept outside the project; tests that need them skip without."""
+    folder = Path(os.environ.get("T2T_SHARED", ROOT.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"reference data not found at {folder}; set T2T_SHARED to run this test")
+    return folder
