@@ -1,0 +1,158 @@
+"""The run folder: what a run keeps, and going on from it.
+
+    config.yaml      resolved configuration          train.log, metrics.jsonl, vdl/   see engine.runlog
+    best.pdparams    weights of the best epoch       checkpoints/epoch-0007.npz       whole state after 7 epochs
+    last.pdparams    weights of the last epoch
+
+A checkpoint holds arrays and JSON only and is read without unpickling, so a foreign file cannot run code. All
+randomness is keyed by (seed, epoch, step), so the number of finished epochs is the whole state of the generators.
+"""
+
+import contextlib
+import json
+import os
+import re
+import zipfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from errors import UserError
+
+from engine.config import save_config
+from engine.weights import load_weights, save_weights
+
+KEEP = 2
+_NAME = re.compile(r"epoch-(\d+)\.npz")
+# Settings that the saved tensors depend on; anything else may change between the parts of a run.
+_FIXED = ("name", "img_size", "num_classes", "qk_scale")
+
+
+class RunFolder:
+    """The folder of one run. Only the first process may call the methods that write."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+
+    def examine(self, config):
+        """Look at what is there before anything is written: the state to go on from (see `latest`) or None, and notes.
+
+        Raises UserError when the folder holds weights of a run that left no checkpoint, or a run of another model.
+        """
+        state, notes = self.latest()
+        if state is None:
+            for name in ("best.pdparams", "last.pdparams"):
+                if (self.path / name).exists():
+                    raise UserError(
+                        f"output={self.path}: holds {name} but no checkpoint to go on from; choose another output "
+                        "or move the old files away"
+                    )
+        else:
+            notes += _changes(state["meta"]["config"], plain(config), self.path)
+        return state, notes
+
+    def create(self, config):
+        """Make the folders and write config.yaml. Raises UserError when that fails."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"output={self.path}: cannot be made: {error.strerror}; choose another output") from error
+        save_config(config, self.path / "config.yaml")
+
+    def latest(self):
+        """The newest readable checkpoint as {"arrays": dict, "meta": dict, "file": Path} or None, and notes on others."""
+        notes = []
+        for file in reversed(self._files()):
+            state = _read(file)
+            if state is not None:
+                return state, notes
+            notes.append(f"{file} is damaged; trying the one before it")
+        return None, notes
+
+    def save(self, arrays, meta):
+        """Write the state after meta["epoch"] epochs under a new name, then remove all but the newest KEEP."""
+        target = self.checkpoints / f"epoch-{meta['epoch']:04d}.npz"
+        partial = target.with_suffix(".partial")
+        text = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        try:
+            with open(partial, "wb") as file:
+                np.savez(file, meta=text, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise UserError(f"cannot write {target}: {error.strerror}; free some space and start again") from error
+        for file in self._files()[:-KEEP]:
+            file.unlink()
+
+    def save_weights(self, name, network):
+        """Write best.pdparams or last.pdparams."""
+        save_weights(network.state_dict(), self.path / f"{name}.pdparams")
+
+    def _files(self):
+        if not self.checkpoints.is_dir():
+            return []
+        found = [(int(m[1]), f) for f in self.checkpoints.iterdir() for m in [_NAME.fullmatch(f.name)] if m]
+        return [file for _, file in sorted(found)]
+
+
+def _read(file):
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        return {"meta": json.loads(arrays.pop("meta").tobytes()), "arrays": arrays, "file": file}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _changes(old, new, folder):
+    """Lines on settings that differ from the run's last part; UserError where the saved tensors would not fit."""
+    notes = []
+    for section, values in new.items():
+        before = old.get(section)
+        pairs = values.items() if isinstance(values, dict) else [(None, values)]
+        for key, value in pairs:
+            was = before.get(key) if isinstance(before, dict) else before
+            name = f"{section}.{key}" if key else section
+            if was == value:
+                continue
+            if section == "model" and key in _FIXED:
+                raise UserError(
+                    f"{name}={value}: the run in {folder} has {name}={was}; choose another output or the old value"
+                )
+            notes.append(f"{name} was {was}, now {value}")
+    return notes
+
+
+def plain(config):
+    """The configuration as dictionaries, lists and plain values, as JSON holds it."""
+    return json.loads(json.dumps(asdict(config)))
+
+
+def training_arrays(network, optimizer):
+    """Everything that training changes, by structured names: weights and the optimiser's moments."""
+    arrays = {f"model/{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
+    # Paddle names moments after its own tensor names (linear_0.w_0_moment1_0), which change with what else was built.
+    slots = {key: value.numpy() for key, value in optimizer.state_dict().items() if hasattr(value, "numpy")}
+    for name, parameter in network.named_parameters():
+        prefix = parameter.name + "_"
+        arrays.update({f"optimizer/{name}/{k[len(prefix):]}": v for k, v in slots.items() if k.startswith(prefix)})
+    return arrays
+
+
+def restore_training(network, optimizer, arrays):
+    """Put `training_arrays` back, bit for bit. Raises UserError when they do not fit the network."""
+    weights = {k[len("model/"):]: v for k, v in arrays.items() if k.startswith("model/")}
+    load_weights(network, weights, source="checkpoint")
+    names = {name: parameter.name for name, parameter in network.named_parameters()}
+    state = {}
+    for key, value in arrays.items():
+        kind, _, rest = key.partition("/")
+        if kind == "optimizer":
+            name, _, slot = rest.rpartition("/")
+            state[f"{names[name]}_{slot}"] = value
+    optimizer.set_state_dict(state)

@@ -1,0 +1,68 @@
+"""The processes of one training or evaluation. Every function also answers for a single process without a launcher."""
+
+import os
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from errors import UserError
+from paddle.distributed import fleet
+from startup import without_noise
+
+
+def choose_device(wanted):
+    """Select the device: "auto" takes a GPU where there is one, "cpu", "gpu". Returns a line for the log.
+
+    Raises UserError for "gpu" with a CPU build of Paddle or without a card.
+    """
+    built = paddle.device.is_compiled_with_cuda()
+    cards = paddle.device.cuda.device_count() if built else 0
+    if wanted == "gpu" and not cards:
+        reason = "Paddle sees no NVIDIA card" if built else f"this Paddle {paddle.__version__} is a CPU build"
+        raise UserError(f"device=gpu: {reason}; install paddlepaddle-gpu and a driver, or use device=auto")
+    if wanted == "cpu" or not cards:
+        paddle.device.set_device("cpu")
+        # Transposes as views are copied element by element later, which costs a CPU a third of a training step.
+        paddle.set_flags({"FLAGS_use_stride_kernel": False})
+        return f"cpu, {os.environ.get('OMP_NUM_THREADS', '1')} thread(s)"
+    paddle.device.set_device(f"gpu:{os.environ.get('FLAGS_selected_gpus', '0').split(',')[0]}")
+    return f"{paddle.device.get_device()}, {paddle.device.cuda.get_device_name()}"
+
+
+def init():
+    """Join the processes that the launcher started; alone, a group of one."""
+    with without_noise():
+        fleet.init(is_collective=True, log_level="WARNING")
+
+
+def rank():
+    """Number of this process, 0 .. world_size() - 1."""
+    return dist.get_rank()
+
+
+def world_size():
+    """Number of processes."""
+    return dist.get_world_size()
+
+
+def is_main():
+    """Whether this process writes files and speaks."""
+    return rank() == 0
+
+
+def wrap(model):
+    """The model whose backward pass averages gradients over all processes; parameters are broadcast from rank 0."""
+    # fleet.distributed_model of Paddle 3.3 takes a single process for a pipeline and fails.
+    return fleet.distributed_model(model) if world_size() > 1 else model
+
+
+def gather_rows(rows):
+    """Concatenate a NumPy array [R, ...] of every process to [world_size * R, ...], in the order of ranks.
+
+    R must be the same everywhere, as EpochBatchSampler makes it; int64 and float64 keep their type.
+    """
+    if world_size() == 1:
+        return rows
+    parts = []
+    dist.all_gather(parts, paddle.to_tensor(rows))
+    return np.concatenate([part.numpy() for part in parts])

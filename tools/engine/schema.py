@@ -1,0 +1,225 @@
+"""Every configuration key: its type, its default and the values it may take.
+
+The dataclasses are the schema. `config.py` turns files and `key=value` arguments into them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple, Optional, get_type_hints
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; `open_low` and `open_high` leave the bound itself out."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value):
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return above and below
+
+    def __str__(self):
+        words = []
+        if self.low > -math.inf:
+            words.append(f"{'above' if self.open_low else 'at least'} {self.low:g}")
+        if self.high < math.inf:
+            words.append(f"{'below' if self.open_high else 'at most'} {self.high:g}")
+        return " and ".join(words)
+
+
+POSITIVE = Range(0, open_low=True)
+NOT_NEGATIVE = Range(0)
+AT_LEAST_ONE = Range(1)
+PROBABILITY = Range(0, 1)
+# A rate of 1 would drop everything and divide by zero when the rest is scaled up.
+DROP_RATE = Range(0, 1, open_high=True)
+SHARE = Range(0, 1, open_low=True)
+
+
+def _key(default, allowed=None, choices=()):
+    return field(default=default, metadata={"allowed": allowed, "choices": choices})
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network. `name` is a row of the model registry, `img_size` the side of its square input in pixels."""
+
+    name: str = _key("t2t_vit_7")
+    img_size: int = _key(224, Range(16))
+    num_classes: int = _key(1000, Range(2))
+    drop_rate: float = _key(0.0, DROP_RATE)
+    attn_drop_rate: float = _key(0.0, DROP_RATE)
+    drop_path: float = _key(0.1, DROP_RATE)
+    qk_scale: Optional[float] = _key(None, POSITIVE)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the images are and how they become tensors. Paths are relative to the project's root."""
+
+    name: str = _key("ImageNet")
+    train_dir: str = _key("")
+    train_list: Optional[str] = _key(None)
+    val_dir: str = _key("")
+    val_list: Optional[str] = _key(None)
+    class_names: Optional[str] = _key(None)
+    workers: int = _key(4, NOT_NEGATIVE)
+    resize: str = _key("crop", choices=("crop", "squash"))
+    crop_pct: float = _key(0.9, SHARE)
+    interpolation: str = _key("bicubic", choices=("bilinear", "bicubic"))
+    train_interpolation: str = _key("random", choices=("bilinear", "bicubic", "random"))
+    scale: tuple[float, float] = _key((0.08, 1.0), SHARE)
+    ratio: tuple[float, float] = _key((0.75, 4 / 3), POSITIVE)
+    hflip: float = _key(0.5, PROBABILITY)
+    mean: tuple[float, float, float] = _key((0.485, 0.456, 0.406), PROBABILITY)
+    std: tuple[float, float, float] = _key((0.229, 0.224, 0.225), POSITIVE)
+    on_error: str = _key("stop", choices=("stop", "skip"))
+    use_shared_memory: bool = _key(True)
+    drop_last: bool = _key(True)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The recipe. `batch_size` counts images of one process; learning rates are used as given, never scaled."""
+
+    epochs: int = _key(310, AT_LEAST_ONE)
+    batch_size: int = _key(128, AT_LEAST_ONE)
+    lr: float = _key(1e-3, POSITIVE)
+    weight_decay: float = _key(0.03, NOT_NEGATIVE)
+    warmup_epochs: int = _key(10, NOT_NEGATIVE)
+    warmup_lr: float = _key(1e-6, NOT_NEGATIVE)
+    min_lr: float = _key(1e-5, NOT_NEGATIVE)
+    cooldown_epochs: int = _key(10, NOT_NEGATIVE)
+    smoothing: float = _key(0.1, DROP_RATE)
+    clip_grad: Optional[float] = _key(None, POSITIVE)
+    beta1: float = _key(0.9, DROP_RATE)
+    beta2: float = _key(0.999, DROP_RATE)
+    eps: float = _key(1e-8, POSITIVE)
+    seed: int = _key(42, Range(0, 2**32 - 1))
+    amp: str = _key("off", choices=("off",))
+    log_every: int = _key(50, AT_LEAST_ONE)
+    val_every: int = _key(1, AT_LEAST_ONE)
+    max_steps: Optional[int] = _key(None, AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class ValConfig:
+    """Evaluation. `target_acc` is a top-1 accuracy between 0 and 1 that a whole evaluation must reach.
+
+    `target_images` is the number of images that the target was measured on; it is judged on that many only.
+    """
+
+    batch_size: int = _key(128, AT_LEAST_ONE)
+    weights: str = _key("")
+    target_acc: Optional[float] = _key(None, SHARE)
+    target_images: Optional[int] = _key(None, AT_LEAST_ONE)
+    log_every: int = _key(10, AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run: four sections, the run folder (relative to the project's root) and the device."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    val: ValConfig = field(default_factory=ValConfig)
+    output: str = _key("output/t2t_vit_7")
+    device: str = _key("auto", choices=("auto", "cpu", "gpu"))
+
+
+# Parts of the published recipe that are not built yet. Setting one must stop the run: a recipe that is
+# silently incomplete reaches another number than the one it promises.
+PLANNED = {
+    "train.amp": "mixed precision",
+    "train.mixup_alpha": "mixup",
+    "train.cutmix_alpha": "cutmix",
+    "train.mixup_prob": "mixup",
+    "train.mixup_switch_prob": "mixup",
+    "train.ema_decay": "the moving average of the weights",
+    "train.accumulate": "gradient accumulation",
+    "train.max_hours": "stopping after a number of hours",
+    "train.keep": "choosing how many checkpoints stay",
+    "train.init": "starting from other weights",
+    "data.auto_augment": "RandAugment",
+    "data.reprob": "random erasing",
+    "data.color_jitter": "colour jitter",
+}
+
+# The recipe's warm-up plus its cool-down. A run no longer than this is a trial: it may end inside the warm-up.
+TRIAL_EPOCHS = 20
+
+
+class Key(NamedTuple):
+    """One key of the schema: type, default, allowed numbers (or None), allowed words (or empty)."""
+
+    type: Any
+    default: Any
+    allowed: Optional[Range]
+    choices: tuple
+
+
+def _collect(cls, prefix=""):
+    hints = get_type_hints(cls)
+    for item in fields(cls):
+        if is_dataclass(hints[item.name]):
+            yield from _collect(hints[item.name], f"{item.name}.")
+        else:
+            yield prefix + item.name, Key(hints[item.name], item.default, **item.metadata)
+
+
+SECTIONS = {name: hint for name, hint in get_type_hints(Config).items() if is_dataclass(hint)}
+KEYS = dict(_collect(Config))
+
+
+def build(values: dict) -> Config:
+    """Config from full key names (`train.lr`) to values of the right type; absent keys take their default."""
+    parts = {section: {} for section in SECTIONS}
+    top = {}
+    for name, value in values.items():
+        section, _, leaf = name.rpartition(".")
+        (parts[section] if section else top)[leaf] = value
+    return Config(**{section: SECTIONS[section](**part) for section, part in parts.items()}, **top)
+
+
+def problems(values: dict) -> Iterator[tuple[str, str]]:
+    """Yield (key, what is wrong with its value) for values that have the right type. `values` holds every key."""
+    for name, key in KEYS.items():
+        value = values[name]
+        if value is None:
+            continue
+        if key.choices and value not in key.choices:
+            if name in PLANNED:
+                yield name, f"{PLANNED[name]} is not in this version yet; set it to {key.choices[0]} or remove the key"
+            yield name, f"must be one of {', '.join(key.choices)}"
+        if key.allowed and any(item not in key.allowed for item in (value if type(value) is tuple else (value,))):
+            yield name, f"must be {key.allowed}"
+    for name in ("model.name", "data.name", "output"):
+        if not values[name].strip():
+            yield name, "must not be empty"
+    yield from _joint_problems(values)
+
+
+def _joint_problems(values):
+    size = values["model.img_size"]
+    if size % 16:
+        # Soft splits of 4, 2 and 2 pixels: any other size gives a token grid the position table does not have.
+        below = size // 16 * 16
+        yield "model.img_size", f"must be a multiple of 16; the nearest are {below} and {below + 16}"
+    for name in ("data.scale", "data.ratio"):
+        if values[name][0] > values[name][1]:
+            yield name, "must be written smaller number first"
+    for name in ("train.warmup_lr", "train.min_lr"):
+        if values[name] > values["train.lr"]:
+            yield name, f"must not be above train.lr={values['train.lr']:g}"
+    epochs, warmup, cooldown = (values[f"train.{name}"] for name in ("epochs", "warmup_epochs", "cooldown_epochs"))
+    if epochs > TRIAL_EPOCHS and warmup + cooldown >= epochs:
+        yield "train.epochs", (
+            f"must be above train.warmup_epochs + train.cooldown_epochs = {warmup + cooldown}"
+            f" (only runs of at most {TRIAL_EPOCHS} epochs may end inside the warm-up)"
+        )

@@ -1,0 +1,121 @@
+"""Train a network: `python tools/train.py --config config/quickstart.yaml train.epochs=5`.
+
+One process, or one of several under `python -m paddle.distributed.launch` (scripts/train.sh does that). A run folder
+that holds a checkpoint is continued after its last finished epoch by the same command.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from engine.arguments import DEFAULT_CONFIG, add_config
+from engine.config import ROOT, load_config, project_path
+from errors import run_command
+from startup import import_paddle
+
+
+def parse(argv):
+    """The arguments, with the configuration still unread."""
+    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.splitlines()[0])
+    add_config(parser)
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    """Train as the arguments say. Returns the exit code; raises UserError for what the user can mend."""
+    args = parse(argv)
+    config_file = args.config or DEFAULT_CONFIG
+    config = load_config(config_file, args.overrides)
+    paddle = import_paddle()
+    import wiring
+    from data.classes import save_class_names
+    from engine import distributed
+    from engine.checkpoint import RunFolder
+    from engine.loop import Trainer
+    from engine.optim import build_optimizer
+    from engine.runlog import RunLog
+
+    device = wiring.start(config)
+    train = wiring.train_batches(config)
+    class_names = train.loader.dataset.samples.class_names
+    val = wiring.eval_batches(config, class_names)
+    paddle.seed(config.train.seed)
+    network = wiring.build_network(config)
+    optimizer = build_optimizer(
+        network,
+        lr=config.train.lr,
+        weight_decay=config.train.weight_decay,
+        beta1=config.train.beta1,
+        beta2=config.train.beta2,
+        eps=config.train.eps,
+        clip_grad=config.train.clip_grad,
+    )
+    folder = RunFolder(project_path(config.output))
+    state, notes = folder.examine(config)
+    if distributed.is_main():
+        folder.create(config)
+        if class_names:
+            save_class_names(class_names, folder.path / wiring.CLASSES_FILE)
+    log = RunLog(folder.path if distributed.is_main() else None, enabled=distributed.is_main())
+    try:
+        for line in (*_facts(config, config_file, device, network, train, val), *notes):
+            log.line(line)
+        trainer = Trainer(network, optimizer, train, val, config, folder, log)
+        if state:
+            trainer.restore(state)
+            log.line(f"going on after epoch {trainer.first_epoch} from {state['file']}")
+        if trainer.first_epoch >= config.train.epochs:
+            log.line(f"the run is complete; to train longer raise train.epochs (now {config.train.epochs}), "
+                     "to train anew choose another output")
+        best = trainer.fit()
+        for line in _farewell(config_file, config, best, val.path(0)):
+            log.line(line)
+    finally:
+        log.close()
+    return 0
+
+
+def _facts(config, config_file, device, network, train, val):
+    """What the run consists of, derived numbers included, one line each."""
+    import paddle
+    import wiring
+    from engine.distributed import world_size
+    from engine.optim import decay_split
+
+    recipe, world = config.train, world_size()
+    count = sum(p.size for p in network.parameters())
+    trainable = sum(p.size for p in network.parameters() if not p.stop_gradient)
+    decayed, undecayed = decay_split(network)
+    yield f"config: {_short(config_file)}; run folder: {config.output}; Paddle {paddle.__version__}"
+    yield device
+    yield (f"model: {config.model.name} at {config.model.img_size} px, {config.model.num_classes} classes, "
+           f"{int(count):,} parameters ({int(trainable):,} trained: {len(decayed)} tensors with weight decay, "
+           f"{len(undecayed)} without)")
+    yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}"
+    yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
+    yield (f"batch: {recipe.batch_size} per process x {world} = {recipe.batch_size * world}; lr {recipe.lr:g} (used as "
+           f"given), weight decay {recipe.weight_decay:g}; {recipe.epochs} epochs of {len(train)} steps")
+    if train.loader.batch_sampler.kept_incomplete:
+        yield (f"data.drop_last: {train.samples} images do not fill one batch of {recipe.batch_size * world}; "
+               "the incomplete batch is used")
+
+
+def _farewell(config_file, config, best, image):
+    """The commands to try next, as they can be typed in the current directory."""
+    weights = _short(project_path(config.output))
+    python = _short(Path(sys.executable)) if shutil.which("python") != sys.executable else "python"
+    yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}/best.pdparams"
+    yield f"validate: bash {_short(ROOT / 'scripts/val.sh')} {_short(config_file)} val.weights={weights}"
+    yield f"predict:  {python} {_short(ROOT / 'tools/predict.py')} {_short(image)} --weights {weights}"
+
+
+def _short(path):
+    """A path as short as it can be written in the current directory."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
