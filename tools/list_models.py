@@ -24,8 +24,8 @@ def main(argv=None):
     widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
-    print("\nparams and MACs are this project's; published are the source's, in M and G. MACs count matrix products, those")
-    print("of the attention included, convolutions, and five operations per normalised element, for one image.")
+    print("\nparams and MACs are this project's, published the source's. MACs count, for one image, matrix products, those")
+    print("of the attention included, convolutions, and five operations per normalised element.")
     return 0
 
 

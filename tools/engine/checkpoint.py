@@ -62,7 +62,7 @@ class RunFolder:
         save_config(config, self.path / "config.yaml")
 
     def latest(self):
-        """The newest readable checkpoint as {"arrays": dict, "meta": dict, "file": Path} or None, and notes on others."""
+        """The newest readable checkpoint and notes on damaged ones: ({"arrays", "meta", "file"} or None, lines)."""
         notes = []
         for file in reversed(self._files()):
             state = _read(file)

@@ -25,7 +25,9 @@ def choose_device(wanted):
         # Transposes as views are copied element by element later, which costs a CPU a third of a training step.
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         return f"cpu, {os.environ.get('OMP_NUM_THREADS', '1')} thread(s)"
-    paddle.device.set_device(f"gpu:{os.environ.get('FLAGS_selected_gpus', '0').split(',')[0]}")
+    # The launcher names the card of each process in this variable.
+    card = os.environ.get("FLAGS_selected_gpus", "0").split(",")[0]  # noqa: SIM112
+    paddle.device.set_device(f"gpu:{card}")
     return f"{paddle.device.get_device()}, {paddle.device.cuda.get_device_name()}"
 
 
