@@ -1,0 +1,175 @@
+"""Measure a network and the loader: images/s and peak memory.
+
+`python tools/bench.py --model t2t_vit_7 --batch 16` times inference, training and the loading of training images on
+made JPEGs of 500x375. Timings are medians; run on an otherwise idle machine.
+"""
+
+import argparse
+import contextlib
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from errors import UserError, run_command
+from startup import import_paddle
+
+MODES = ("inference", "training", "loader")
+
+
+def parse(argv):
+    """The arguments, checked."""
+    parser = argparse.ArgumentParser(prog="bench.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="t2t_vit_7", help="published name (default: t2t_vit_7)")
+    parser.add_argument("--img-size", type=int, default=224, metavar="S", help="pixels (default: 224)")
+    parser.add_argument("--batch", type=int, default=16, metavar="B", help="images per step (default: 16)")
+    parser.add_argument("--threads", type=int, metavar="T", help="CPU threads (default: all cores)")
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps, after one more (default: 5)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="what to measure (default: all)")
+    args = parser.parse_args(argv)
+    for name in ("batch", "steps", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value}: must be 1 or more")
+    return args
+
+
+def main(argv=None):
+    """Print one line per mode."""
+    args = parse(argv)
+    if args.threads:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    paddle = import_paddle()
+    from engine.distributed import choose_device
+    from models import build_model
+
+    print(f"Paddle {paddle.__version__}; {choose_device(args.device)}")
+    print(f"{args.model} at {args.img_size} px, batch {args.batch}, median of {args.steps} steps")
+    network = build_model(args.model, img_size=args.img_size)
+    for mode in args.modes:
+        reset_peak()
+        if mode == "loader":
+            with tempfile.TemporaryDirectory() as folder:
+                seconds = time_loader(make_photos(folder), args.img_size, args.steps)
+            print(f"loader: {1 / seconds:.1f} images/s on one core (decode, random crop, resize, flip)")
+            continue
+        step = training_step(network, args.batch) if mode == "training" else inference_step(network, args.batch)
+        seconds = time_steps([step], args.steps)[0]
+        print(f"{mode}: {args.batch / seconds:.1f} images/s, {peak() >> 20} MiB peak memory")
+    return 0
+
+
+def training_step(network, batch):
+    """A function that runs forward, backward and an AdamW step on random images."""
+    import paddle
+    from engine.loop import smoothed_cross_entropy
+    from engine.optim import build_optimizer
+
+    images, labels = _images(network, batch), paddle.randint(0, network.num_classes, [batch])
+    optimizer = build_optimizer(network, lr=1e-4, weight_decay=0.03)
+
+    def step():
+        network.train()
+        smoothed_cross_entropy(network(images), labels, 0.1).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        if "gpu" in paddle.get_device():
+            paddle.device.synchronize()
+
+    return step
+
+
+def inference_step(network, batch):
+    """A function that runs the network on random images without gradients and fetches the logits."""
+    import paddle
+
+    images = _images(network, batch)
+
+    def step():
+        network.eval()
+        with paddle.no_grad():
+            network(images).numpy()
+
+    return step
+
+
+def _images(network, batch):
+    import paddle
+
+    return paddle.rand([batch, 3, network.img_size, network.img_size])
+
+
+def time_steps(steps, repeats):
+    """Median seconds of each function, called in turn so that a drift of the machine's speed hits all of them."""
+    for step in steps:
+        step()
+    times = [[] for _ in steps]
+    for _ in range(repeats):
+        for step, taken in zip(steps, times):
+            start = time.perf_counter()
+            step()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in times]
+
+
+def make_photos(folder, count=64):
+    """Write `count` made JPEGs of 500x375, coarse noise with the size on disk of photos, and return their paths."""
+    import numpy as np
+    from PIL import Image
+
+    paths = []
+    for i in range(count):
+        pixels = np.random.RandomState(i).randint(0, 256, (75, 100, 3)).astype("uint8")
+        picture = Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC)
+        paths.append(Path(folder) / f"{i:03d}.jpg")
+        picture.save(paths[-1], quality=90)
+    return paths
+
+
+def time_loader(paths, img_size, repeats):
+    """Median seconds per image of decoding and the official training transform, in this process."""
+    import numpy as np
+    from data.decode import decode_rgb
+    from data.transforms import TrainTransform
+
+    transform = TrainTransform(img_size)
+
+    def load_all():
+        for index, path in enumerate(paths):
+            transform(decode_rgb(path), np.random.default_rng((0, 0, index)))
+
+    return time_steps([load_all], repeats)[0] / len(paths)
+
+
+def reset_peak():
+    """Start the peak memory anew where the system allows it (Linux, or a GPU)."""
+    import paddle
+
+    if "gpu" in paddle.get_device():
+        # Paddle 2.6 cannot reset it; the modes are then measured from the lightest to the heaviest.
+        if hasattr(paddle.device.cuda, "reset_max_memory_allocated"):
+            paddle.device.cuda.reset_max_memory_allocated()
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak():
+    """Peak memory in bytes: allocated on the GPU, or resident in this process."""
+    import paddle
+
+    if "gpu" in paddle.get_device():
+        return paddle.device.cuda.max_memory_allocated()
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
