@@ -16,6 +16,9 @@ def run_command(main, argv=None):
     0: done (`main` may return its own code). 2: a `UserError`, printed as one line on stderr.
     Everything else is a defect and keeps its traceback (exit code 1 from the interpreter).
     """
+    if hasattr(sys.stdout, "reconfigure"):
+        # File names and class names may hold what the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return main(argv) or 0
     except UserError as error:

@@ -1,8 +1,8 @@
 """Print the networks: parameters, multiply-adds and published accuracy. `python tools/list_models.py "t2t_vit_t_*"`."""
 
-import argparse
 import sys
 
+from engine.arguments import Parser
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -11,7 +11,7 @@ HEADER = ("name", "paper", "size", "params", "trainable", "MACs", "published", "
 
 def main(argv=None):
     """Print one row per name that matches the pattern. Raises UserError when none does."""
-    parser = argparse.ArgumentParser(prog="list_models.py", description=__doc__.splitlines()[0])
+    parser = Parser(prog="list_models.py", description=__doc__.splitlines()[0])
     parser.add_argument("pattern", nargs="?", default="*", help='shell pattern, such as "t2t_vit_t_*" (default: all)')
     args = parser.parse_args(argv)
     import_paddle()
@@ -24,8 +24,8 @@ def main(argv=None):
     widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
-    print("\nparams and MACs are this project's, published the source's. MACs count, for one image, matrix products, those")
-    print("of the attention included, convolutions, and five operations per normalised element.")
+    print("\nparams and MACs are this project's, published the source's. MACs count, for one image, matrix products,")
+    print("those of the attention included, convolutions, and five operations per normalised element.")
     return 0
 
 

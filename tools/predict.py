@@ -4,12 +4,11 @@ IMG is an image file or a folder, which is searched for images. A run folder as 
 and class names.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
-from engine.arguments import add_weights, run_folder_of, settle
+from engine.arguments import Parser, add_weights, run_folder_of, settle
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -18,7 +17,7 @@ BATCH_SIZE = 16
 
 def parse(argv):
     """The arguments, with the configuration still unread; `key=value` among the images are settings."""
-    parser = argparse.ArgumentParser(prog="predict.py", description=__doc__.splitlines()[0])
+    parser = Parser(prog="predict.py", description=__doc__.splitlines()[0])
     parser.add_argument("images", nargs="+", metavar="IMG", help="image files and folders; key=value are settings")
     parser.add_argument(
         "--config", metavar="FILE", help="YAML file (default: that of the run of --weights, else config/t2t_vit_7.yaml)"
@@ -68,16 +67,16 @@ def main(argv=None):
 
 def find_images(words):
     """Image files named by files and folders, in order; raises UserError for what is not there or holds no image."""
-    from data.listing import SUFFIXES
+    from data.listing import SUFFIXES, images_below
 
     found = []
     for word in words:
         path = Path(word).expanduser()
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            inside = images_below(path)
             if not inside:
-                raise UserError(f"{path}: no images in this folder; accepted are {', '.join(sorted(SUFFIXES))}")
-            found += inside
+                raise UserError(f"{path}: no images in this folder; accepted are {' '.join(SUFFIXES)}")
+            found += [path / name for name in inside]
         elif path.is_file():
             found.append(path)
         else:
@@ -112,7 +111,7 @@ def show(file, ids, scores, table, *, as_json):
                 row["wnid"] = table.wnids[index]
         rows.append(row)
     if as_json:
-        print(json.dumps({"image": str(file), "class_id": rows[0]["class_id"], "top": rows}, ensure_ascii=False))
+        print(json.dumps({"image": str(file), "class_id": rows[0]["class_id"], "top": rows}))
         return
     print(f"{file}\nclass_id is: {rows[0]['class_id']}")
     for row in rows:

@@ -21,6 +21,9 @@ def import_paddle():
     for text in ("No ccache found", "Currently not a parallel execution environment", "Current global rank"):
         warnings.filterwarnings("ignore", message=f".*{text}")
     with without_noise():
+        # First, so that Pillow gets its own zlib: Paddle 2.6 brings one that breaks every PNG for a later Pillow.
+        from PIL import Image  # noqa: F401
+
         import paddle
     return paddle
 

@@ -4,13 +4,12 @@ One process, or one of several under `python -m paddle.distributed.launch` (scri
 that holds a checkpoint is continued after its last finished epoch by the same command.
 """
 
-import argparse
 import os
+import shlex
 import shutil
 import sys
-from pathlib import Path
 
-from engine.arguments import DEFAULT_CONFIG, add_config
+from engine.arguments import DEFAULT_CONFIG, Parser, add_config
 from engine.config import ROOT, load_config, project_path
 from errors import run_command
 from startup import import_paddle
@@ -18,7 +17,7 @@ from startup import import_paddle
 
 def parse(argv):
     """The arguments, with the configuration still unread."""
-    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.splitlines()[0])
+    parser = Parser(prog="train.py", description=__doc__.splitlines()[0])
     add_config(parser)
     return parser.parse_args(argv)
 
@@ -38,6 +37,8 @@ def main(argv=None):
     from engine.runlog import RunLog
 
     device = wiring.start(config)
+    # Only predict needs the names, but a mistake in them should not show after days of training.
+    wiring.class_table(config, None)
     train = wiring.train_batches(config)
     class_names = train.loader.dataset.samples.class_names
     val = wiring.eval_batches(config, class_names)
@@ -54,7 +55,10 @@ def main(argv=None):
     )
     folder = RunFolder(project_path(config.output))
     state, notes = folder.examine(config)
-    if distributed.is_main():
+    if state:
+        wiring.check_same_classes(config, folder.path, class_names)
+    complete = state is not None and state["meta"]["epoch"] >= config.train.epochs
+    if distributed.is_main() and not complete:
         folder.create(config)
         if class_names:
             save_class_names(class_names, folder.path / wiring.CLASSES_FILE)
@@ -66,11 +70,11 @@ def main(argv=None):
         if state:
             trainer.restore(state)
             log.line(f"going on after epoch {trainer.first_epoch} from {state['file']}")
-        if trainer.first_epoch >= config.train.epochs:
+        if complete:
             log.line(f"the run is complete; to train longer raise train.epochs (now {config.train.epochs}), "
                      "to train anew choose another output")
         best = trainer.fit()
-        for line in _farewell(config_file, config, best, val.path(0)):
+        for line in _farewell(config, best, val.path(0)):
             log.line(line)
     finally:
         log.close()
@@ -102,13 +106,14 @@ def _facts(config, config_file, device, network, train, val):
                "the incomplete batch is used")
 
 
-def _farewell(config_file, config, best, image):
-    """The commands to try next, as they can be typed in the current directory."""
-    weights = _short(project_path(config.output))
-    python = _short(Path(sys.executable)) if shutil.which("python") != sys.executable else "python"
-    yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}/best.pdparams"
-    yield f"validate: bash {_short(ROOT / 'scripts/val.sh')} {_short(config_file)} val.weights={weights}"
-    yield f"predict:  {python} {_short(ROOT / 'tools/predict.py')} {_short(image)} --weights {weights}"
+def _farewell(config, best, image):
+    """The commands to try next, as they can be typed in the current directory. The weights bring config.yaml along."""
+    weights = _short(project_path(config.output) / "best.pdparams")
+    python = _short(sys.executable) if shutil.which("python") != sys.executable else "python"
+    val, predict = (_short(ROOT / "tools" / name) for name in ("val.py", "predict.py"))
+    yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}"
+    yield f"validate: {shlex.join([python, val, '--weights', weights])}"
+    yield f"predict:  {shlex.join([python, predict, _short(image), '--weights', weights])}"
 
 
 def _short(path):

@@ -4,11 +4,10 @@ Prints top-1, top-5 and the mean cross entropy; exact for any number of processe
 val.target_acc is set, the whole set was evaluated and the accuracy lies below.
 """
 
-import argparse
 import sys
 
-from engine.arguments import add_config, add_weights, run_folder_of, settle
-from errors import run_command
+from engine.arguments import Parser, add_config, add_weights, run_folder_of, settle
+from errors import UserError, run_command
 from startup import import_paddle
 
 RULE = "=" * 60
@@ -16,7 +15,7 @@ RULE = "=" * 60
 
 def parse(argv):
     """The arguments, with the configuration still unread."""
-    parser = argparse.ArgumentParser(prog="val.py", description=__doc__.splitlines()[0])
+    parser = Parser(prog="val.py", description=__doc__.splitlines()[0])
     add_config(parser, "that of the run of --weights, else config/t2t_vit_7.yaml")
     add_weights(parser)
     return parser.parse_args(argv)
@@ -33,9 +32,9 @@ def main(argv=None):
     from engine.runlog import RunLog
 
     device = wiring.start(config)
+    network, count = wiring.load_network(config, weights)
     trained = wiring.trained_classes(config, run_folder_of(weights))
     batches = wiring.eval_batches(config, trained.names if trained else None)
-    network, count = wiring.load_network(config, weights)
     log = RunLog(enabled=distributed.is_main())
     log.line(device)
     log.line(f"model: {config.model.name} at {config.model.img_size} px; weights: {weights} ({count} tensors loaded)")
@@ -44,6 +43,9 @@ def main(argv=None):
         f"batch {config.val.batch_size} x {distributed.world_size()}"
     )
     result = evaluate(network, batches, log_every=config.val.log_every, log=log)
+    if not result.count:
+        raise UserError(f"{batches.path(0)}: neither this image nor any other of {batches.samples} could be decoded; "
+                        "check the files")
     code, verdict = judge(config.val, result, batches.samples)
     log.line(RULE)
     log.line(f"images: {result.count}, top-1: {result.top1:.4f}, top-5: {result.top5:.4f}, loss: {result.loss:.4f}")

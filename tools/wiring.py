@@ -4,7 +4,7 @@ The commands call this and engine/; neither data/ nor engine/ knows the configur
 """
 
 from data.batches import Batches
-from data.classes import load_class_table
+from data.classes import IMAGENET_TABLE, imagenet_table, load_class_table
 from data.dataset import ImageDataset
 from data.listing import read_samples
 from data.loader import build_loader
@@ -12,6 +12,7 @@ from data.transforms import EvalTransform, TrainTransform
 from engine import distributed
 from engine.config import project_path
 from engine.weights import load_weights, read_weights
+from errors import UserError
 from models import build_model
 
 CLASSES_FILE = "classes.txt"
@@ -57,7 +58,7 @@ def train_batches(config):
     """Shuffled, augmented data.batches.Batches of this process."""
     data = config.data
     samples = read_samples(
-        project_path(data.train_dir),
+        data.train_dir and project_path(data.train_dir),
         data.train_list and project_path(data.train_list),
         num_classes=config.model.num_classes,
         what="train",
@@ -70,7 +71,7 @@ def eval_batches(config, class_names=None):
     """Validation data.batches.Batches of this process; class_names: order of the class folders, as in training."""
     data = config.data
     samples = read_samples(
-        project_path(data.val_dir),
+        data.val_dir and project_path(data.val_dir),
         data.val_list and project_path(data.val_list),
         num_classes=config.model.num_classes,
         class_names=class_names,
@@ -96,10 +97,19 @@ def _batches(config, samples, transform, *, train):
 
 
 def class_table(config, run_folder):
-    """data.classes.ClassTable of data.class_names, else of the run's class folders, else None (ids only)."""
-    if config.data.class_names:
-        return load_class_table(project_path(config.data.class_names), config.model.num_classes)
-    return trained_classes(config, run_folder)
+    """data.classes.ClassTable of data.class_names, else of the run's class folders, else None (ids only).
+
+    The shipped table, which configurations inherit, stands back for networks that have learnt other classes.
+    """
+    trained = trained_classes(config, run_folder)
+    if not config.data.class_names:
+        return trained
+    path = project_path(config.data.class_names)
+    if path.resolve() == IMAGENET_TABLE and (
+        config.model.num_classes != 1000 or trained and trained.names != imagenet_table().wnids
+    ):
+        return trained
+    return load_class_table(path, config.model.num_classes)
 
 
 def trained_classes(config, run_folder):
@@ -107,3 +117,14 @@ def trained_classes(config, run_folder):
     if run_folder is None or not (run_folder / CLASSES_FILE).is_file():
         return None
     return load_class_table(run_folder / CLASSES_FILE, config.model.num_classes)
+
+
+def check_same_classes(config, run_folder, class_names):
+    """Raise UserError where a run would go on with other class folders (list of str, None: a list file) than before."""
+    trained = trained_classes(config, run_folder)
+    if trained and class_names and trained.names != class_names:
+        old, new = next((a, b) for a, b in zip(trained.names, class_names) if a != b)
+        raise UserError(
+            f"data.train_dir={config.data.train_dir}: its class folders are not those of the run in {run_folder} "
+            f"({new!r}, formerly {old!r}); choose another output"
+        )

@@ -41,5 +41,9 @@ class Batches:
             if count:
                 failed, indices = indices[~keep], indices[keep]
                 images, labels = (paddle.to_tensor(t.numpy()[keep], place=t.place) for t in (images, labels))
-            labels = labels.to(paddle.device.get_device())
-            yield normalize(images, self.mean, self.std), labels, indices, failed
+            if len(indices):
+                images = normalize(images, self.mean, self.std)
+            else:
+                # Paddle 2.6 refuses to stack tensors without elements.
+                images = paddle.to_tensor(np.empty([0, 3, *images.shape[1:3]], np.float32))
+            yield images, labels.to(paddle.device.get_device()), indices, failed

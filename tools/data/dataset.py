@@ -71,5 +71,5 @@ class ImageDataset(paddle.io.Dataset):
         try:
             decode_rgb(path)
         except ImageError as error:
-            return error
+            return ImageError(f"{error}; replace the file, or set data.on_error=skip to leave such images out")
         return ImageError(f"{path}: could not be read a moment ago, but can be now; is the disk or network unstable?")

@@ -12,6 +12,8 @@ SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", "
 # folder or a list written for another layout shows in a spread of this many.
 PROBED_FILES = 64
 
+_CHECK_PATH = "check the path, which starts at the project's root unless it is absolute"
+
 
 class Samples:
     """Paths and labels of a data set, held in three arrays.
@@ -57,9 +59,9 @@ def read_samples(directory, list_file=None, *, num_classes, class_names=None, wh
         raise UserError(f"{dir_key} is not set: give the folder of the images, e.g. {dir_key}=/data/imagenet/{what}")
     directory = os.path.abspath(directory)
     if not os.path.exists(directory):
-        raise UserError(f"{dir_key}={directory}: no such folder")
+        raise UserError(f"{dir_key}={directory}: no such folder; {_CHECK_PATH}")
     if not os.path.isdir(directory):
-        raise UserError(f"{dir_key}={directory}: is a file, not a folder of images")
+        raise UserError(f"{dir_key}={directory}: is a file, not a folder of images; give the folder")
     if list_file:
         return _from_list(directory, os.path.abspath(list_file), num_classes, dir_key, list_key)
     return _from_folders(directory, num_classes, class_names, what, dir_key, list_key)
@@ -87,7 +89,7 @@ def _from_list(directory, list_file, num_classes, dir_key, list_key):
         labels.append(int(fields[1]))
         line_numbers.append(number)
     if not paths:
-        raise UserError(f"{list_key}={list_file}: the list is empty")
+        raise UserError(f"{list_key}={list_file}: the list is empty; it needs a line `path label` for each image")
     _check_labels(labels, line_numbers, num_classes, list_file)
     samples = Samples(directory, paths, labels)
     _probe_files(samples, line_numbers, list_file, dir_key)
@@ -99,14 +101,14 @@ def _read_lines(list_file, list_key):
         with open(list_file, "rb") as file:
             text = file.read()
     except FileNotFoundError:
-        raise UserError(f"{list_key}={list_file}: no such file") from None
+        raise UserError(f"{list_key}={list_file}: no such file; {_CHECK_PATH}") from None
     except IsADirectoryError:
         raise UserError(f"{list_key}={list_file}: is a folder, not a list file; the folder of the images goes "
                         f"into {list_key.replace('_list', '_dir')}") from None
     except OSError as error:
         raise UserError(f"{list_key}={list_file}: cannot be read ({error.strerror})") from None
     if b"\0" in text:
-        raise UserError(f"{list_key}={list_file}: not a UTF-8 text file")
+        raise UserError(f"{list_key}={list_file}: not a UTF-8 text file; give one of `path label` lines")
     # File names are bytes to the system: what is not UTF-8 survives the round trip through surrogateescape.
     return text.decode("utf-8", "surrogateescape").lstrip("\ufeff").split("\n")
 
@@ -115,9 +117,10 @@ def _check_labels(labels, line_numbers, num_classes, list_file):
     bad = next((i for i, label in enumerate(labels) if not 0 <= label < num_classes), None)
     if bad is None:
         return
-    hint = "; labels start at 0" if min(labels) == 1 and max(labels) == num_classes else ""
+    from_one = min(labels) == 1 and max(labels) == num_classes
+    hint = "labels start at 0; subtract 1 from each" if from_one else "mend the label or set model.num_classes"
     raise UserError(f"{list_file}:{line_numbers[bad]}: label {labels[bad]} is outside 0..{num_classes - 1} "
-                    f"(model.num_classes={num_classes}){hint}")
+                    f"(model.num_classes={num_classes}); {hint}")
 
 
 def _probe_files(samples, line_numbers, list_file, dir_key):
@@ -142,7 +145,8 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
     if class_names is None:
         if len(folders) != num_classes:
             raise UserError(f"found {len(folders)} class folder(s) in {dir_key}={directory}, the config says "
-                            f"{num_classes} (model.num_classes); the folder must hold one folder per class")
+                            f"{num_classes} (model.num_classes); give the folder that holds one folder per class, "
+                            f"or set model.num_classes")
         class_names = folders
     numbers = {name: number for number, name in enumerate(class_names)}
     unknown = [name for name in folders if name not in numbers]
@@ -151,7 +155,7 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
                         f"{len(class_names)} known class names; name the folders as for training")
     paths, labels = [], []
     for folder in folders:
-        found = _walk(directory, folder)
+        found = images_below(directory, folder)
         # In validation an empty folder may stand for a class without images and keeps the numbering right.
         if not found and what == "train":
             raise UserError(f"{dir_key}={directory}: class folder {folder!r} holds no image "
@@ -164,12 +168,15 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
     return Samples(directory, paths, labels, list(class_names))
 
 
-def _walk(directory, folder):
-    """Relative paths of the images in a class folder and below, sorted."""
+def images_below(directory, folder=""):
+    """Paths of the images in `folder` of `directory` and below, relative to `directory`, sorted.
+
+    Links are followed, hidden entries left out. Raises UserError for a folder that cannot be listed.
+    """
     folders, images = _scan(os.path.join(directory, folder))
     paths = [os.path.join(folder, name) for name in images]
     for name in folders:
-        paths += _walk(directory, os.path.join(folder, name))
+        paths += images_below(directory, os.path.join(folder, name))
     return paths
 
 

@@ -1,11 +1,26 @@
 """Command-line arguments that the commands share, and which configuration and weights they mean. Needs no Paddle."""
 
+import argparse
 from pathlib import Path
+
+from errors import UserError
 
 from engine.config import ROOT, load_config, project_path
 from engine.weights import resolve_weights
 
 DEFAULT_CONFIG = ROOT / "config" / "t2t_vit_7.yaml"
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports mistakes in one line, as a UserError, and takes options and positional words in any order."""
+
+    def error(self, message):
+        """Called by argparse."""
+        raise UserError(f"{message}; {self.prog} --help tells what there is")
+
+    def parse_args(self, args=None, namespace=None):
+        """As argparse's, but `a=1 --config C b=2` is understood too."""
+        return self.parse_intermixed_args(args, namespace)
 
 
 def add_config(parser, default="config/t2t_vit_7.yaml"):

@@ -45,9 +45,10 @@ class RunFolder:
         if state is None:
             for name in ("best.pdparams", "last.pdparams"):
                 if (self.path / name).exists():
+                    readable = "readable " if notes else ""
                     raise UserError(
-                        f"output={self.path}: holds {name} but no checkpoint to go on from; choose another output "
-                        "or move the old files away"
+                        f"output={self.path}: holds {name} but no {readable}checkpoint to go on from; choose another "
+                        "output or move the old files away"
                     )
         else:
             notes += _changes(state["meta"]["config"], plain(config), self.path)
@@ -75,10 +76,10 @@ class RunFolder:
         """Write the state after meta["epoch"] epochs under a new name, then remove all but the newest KEEP."""
         target = self.checkpoints / f"epoch-{meta['epoch']:04d}.npz"
         partial = target.with_suffix(".partial")
-        text = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        text = np.frombuffer(json.dumps({**meta, "tensors": len(arrays)}).encode(), np.uint8)
         try:
             with open(partial, "wb") as file:
-                np.savez(file, meta=text, **arrays)
+                _write(file, {"meta": text, **arrays})
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
@@ -100,13 +101,27 @@ class RunFolder:
         return [file for _, file in sorted(found)]
 
 
+def _write(file, arrays):
+    # As np.savez does, which on a full disk leaves an archive behind that complains on stderr when it is collected.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
 def _read(file):
+    # np.load would take a single array for an archive, and fail otherwise.
+    if not zipfile.is_zipfile(file):
+        return None
     try:
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        return {"meta": json.loads(arrays.pop("meta").tobytes()), "arrays": arrays, "file": file}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        meta = json.loads(arrays.pop("meta").tobytes())
+    # RuntimeError: a damaged header may ask for a password or an unknown compression.
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return None
+    # Damage to the archive's directory can hide members without any other sign.
+    return {"meta": meta, "arrays": arrays, "file": file} if meta["tensors"] == len(arrays) else None
 
 
 def _changes(old, new, folder):

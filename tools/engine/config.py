@@ -43,8 +43,13 @@ def load_config(path, overrides=()) -> Config:
     `path` is relative to the working directory, `base:` to the file that holds it. Raises ConfigError.
     """
     settings = _read_chain(Path(os.path.expanduser(path)))
+    given = {}
     for text in overrides:
-        settings.update(_parse_override(text))
+        given.update(_parse_override(text))
+    # A target of one's own is judged on the set at hand, not on the one that the inherited target was measured on.
+    if "val.target_acc" in given:
+        settings.pop("val.target_images", None)
+    settings.update(given)
     values = {name: key.default for name, key in KEYS.items()}
     values.update({name: _coerce(name, setting) for name, setting in settings.items()})
     for name, problem in problems(values):
@@ -108,7 +113,10 @@ def _read_chain(path, seen=(), named_by=None):
         if not isinstance(base, str):
             raise ConfigError(f"{source}: base={_show(base)}: expected the name of a file beside this one")
         settings = _read_chain(path.parent / os.path.expanduser(base), (*seen, path.resolve()), source)
-    settings.update(_flatten(content, source))
+    own = _flatten(content, source)
+    if "val.target_acc" in own and ("data.val_dir" in own or "data.val_list" in own):
+        settings.pop("val.target_images", None)
+    settings.update(own)
     return settings
 
 

@@ -42,8 +42,10 @@ class _Tally:
         first = first[~self.seen[position[first]]]
         position, rows = position[first], rows[first]
         self.seen[position] = True
-        self.decoded[position] = rows[:, 1] >= 0
-        self.top1[position] = rows[:, 1] == rows[:, 2]
+        decoded = rows[:, 1] >= 0
+        self.decoded[position] = decoded
+        # An undecodable image has -1 for both.
+        self.top1[position] = decoded & (rows[:, 1] == rows[:, 2])
         self.top5[position] = rows[:, 3] == 1
         self.loss[position] = rows[:, 4]
 

@@ -23,7 +23,10 @@ class Best(NamedTuple):
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss became NaN or infinite; the weights of earlier epochs are untouched."""
+    """The loss or a weight became NaN or infinite; the files of earlier epochs are untouched."""
+
+
+_REMEDY = "lower train.lr or set train.clip_grad=1.0 and start the same command again"
 
 
 class Trainer:
@@ -62,6 +65,7 @@ class Trainer:
                 cooldown_epochs=recipe.cooldown_epochs,
             )
             self._train_epoch(epoch, rate, started)
+            self._check_weights(epoch)
             result = None
             if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:
                 result = self._validate(epoch)
@@ -95,6 +99,12 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.clear_grad()
         return loss.detach(), (logits.detach().argmax(axis=1) == labels).sum()
+
+    def _check_weights(self, epoch):
+        # The last step's gradient can break the weights after a good loss; saved, they would break every resumed run.
+        for name, parameter in self.network.named_parameters():
+            if not paddle.isfinite(parameter).all().item():
+                raise NonFiniteLoss(f"{name} is not finite after epoch {epoch + 1}; {_REMEDY}")
 
     def _validate(self, epoch):
         self.val.set_epoch(epoch)
@@ -150,10 +160,7 @@ class _Meter:
         for offset, (loss, correct, images, skipped) in enumerate(self.pending, step - len(self.pending) + 1):
             value = loss.item()
             if not math.isfinite(value):
-                raise NonFiniteLoss(
-                    f"loss is {value} in epoch {self.epoch + 1}, step {offset}; lower train.lr or set "
-                    "train.clip_grad=1.0 and start the same command again"
-                )
+                raise NonFiniteLoss(f"loss is {value} in epoch {self.epoch + 1}, step {offset}; {_REMEDY}")
             sums += (value * images, correct.item(), images, skipped)
         gathered = distributed.gather_rows(sums[None])
         self.totals += gathered.sum(axis=0)
@@ -187,7 +194,9 @@ class _Meter:
         loss, acc = self.totals[:2] / self.totals[2]
         epochs, skipped = self.trainer.config.train.epochs, int(self.totals[3])
         note = f", skipped images: {skipped}" if skipped else ""
-        self.trainer.log.line(f"Epoch [{self.epoch + 1}/{epochs}], avg_Loss: {loss:.4f}, avg_acc: {acc:.4f}{note}")
+        log = self.trainer.log
+        log.line(f"Epoch [{self.epoch + 1}/{epochs}], avg_Loss: {loss:.4f}, avg_acc: {acc:.4f}{note}")
+        log.metrics(kind="epoch", epoch=self.epoch + 1, loss=loss, acc=acc, lr=self.rate, skipped=skipped)
 
 
 def smoothed_cross_entropy(logits, labels, smoothing):

@@ -1,5 +1,7 @@
 """Where a run tells what it does: console, train.log, metrics.jsonl, VisualDL, a live bar on a terminal."""
 
+import contextlib
+import io
 import json
 import sys
 import time
@@ -32,9 +34,13 @@ class RunLog:
         # Imported here: it takes seconds and val and predict have no curves.
         from visualdl import LogWriter
 
-        self._text = open(folder / "train.log", "a", encoding="utf-8")  # noqa: SIM115  closed by close()
+        # Closed by close().
+        self._text = open(folder / "train.log", "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
         self._metrics = open(folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        self._curves = LogWriter(logdir=str(folder / "vdl"))
+        # One file for all parts of a run, since VisualDL shows the newest file of a folder only. It prints that it
+        # appends.
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._curves = LogWriter(logdir=str(folder / "vdl"), file_name="vdlrecords.run.log")
 
     def line(self, text):
         """Print one line and append it to train.log."""

@@ -111,7 +111,8 @@ class TrainConfig:
 class ValConfig:
     """Evaluation. `target_acc` is a top-1 accuracy between 0 and 1 that a whole evaluation must reach.
 
-    `target_images` is the number of images that the target was measured on; it is judged on that many only.
+    `target_images` is the number of images that the target was measured on; it is judged on that many only. It is
+    not inherited by a target of the command line, nor by that of a file which names validation data too.
     """
 
     batch_size: int = _key(128, AT_LEAST_ONE)

@@ -1,0 +1,155 @@
+"""Lines on the console and in files, curves, and a bar that only terminals get."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from engine.runlog import RunLog, clock
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def screen(text):
+    """What a terminal shows of `text`, line by line."""
+    lines = []
+    for raw in text.split("\n"):
+        shown = ""
+        for part in raw.split("\r"):
+            shown = part + shown[len(part):]
+        lines.append(shown.rstrip())
+    return lines
+
+
+def scalars(folder):
+    """{tag: [(step, value)]} of all VisualDL files in a folder, as VisualDL itself reads them."""
+    from visualdl import LogReader
+
+    (file,) = os.listdir(folder)
+    reader = LogReader(file_path=os.path.join(folder, file))
+    tags = reader.get_tags()["scalar"]
+    return {tag.replace("%2F", "/"): [(r.id, r.value) for r in reader.get_data("scalar", tag)] for tag in tags}
+
+
+def test_clock():
+    assert [clock(s) for s in (0, 59.6, 61, 3599.4, 3600, 90061)] == [
+        "0:00:00", "0:01:00", "0:01:01", "0:59:59", "1:00:00", "25:01:01"
+    ]  # fmt: skip
+
+
+def test_a_line_goes_to_the_console_and_the_file(tmp_path):
+    stream = io.StringIO()
+    log = RunLog(tmp_path, stream=stream)
+    log.line("first")
+    log.line("zwölf")
+    # Before close(): a killed run keeps its lines.
+    assert stream.getvalue() == (tmp_path / "train.log").read_text("utf-8") == "first\nzwölf\n"
+    log.close()
+
+
+def test_metrics_are_one_object_per_line(tmp_path):
+    log = RunLog(tmp_path, stream=io.StringIO())
+    log.metrics(kind="train", epoch=1, loss=1.5)
+    log.metrics(kind="val", epoch=1, top1=0.25)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"kind": "train", "epoch": 1, "loss": 1.5}, {"kind": "val", "epoch": 1, "top1": 0.25}
+    ]  # fmt: skip
+    log.close()
+
+
+def test_files_are_appended_to_and_curves_go_on_in_one_file(tmp_path, capsys):
+    for part in range(2):
+        log = RunLog(tmp_path)
+        log.line(f"part {part}")
+        log.metrics(part=part)
+        for step in range(3 * part + 1, 3 * part + 4):
+            log.curves(step, train_loss=step / 2, train_step_time=0.25)
+        log.curves(part + 1, val_acc=0.5 + part / 4)
+        log.close()
+    assert capsys.readouterr().out == "part 0\npart 1\n"
+    assert (tmp_path / "train.log").read_text() == "part 0\npart 1\n"
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    found = scalars(tmp_path / "vdl")
+    assert set(found) == {"train/loss", "train/step_time", "val/acc"}
+    assert found["train/loss"] == [(step, step / 2) for step in range(1, 7)]
+    assert found["val/acc"] == [(1, 0.5), (2, 0.75)]
+
+
+# ---------------------------------------------------------------- the bar
+
+
+def test_the_bar_on_a_terminal(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("engine.runlog.time.monotonic", lambda: now[0])
+    stream = Terminal()
+    log = RunLog(stream=stream)
+    log.progress("step 1/2", 0.5)
+    assert screen(stream.getvalue()) == ["[" + "#" * 15 + "." * 15 + "] step 1/2"]
+    # Not more than ten times a second.
+    now[0] += 0.05
+    log.progress("step 2/2", 1.0)
+    assert "2/2" not in stream.getvalue()
+    now[0] += 0.06
+    log.progress("end", 1.0)
+    assert screen(stream.getvalue()) == ["[" + "#" * 30 + "] end"], "nothing is left of the longer bar"
+    log.line("a line")
+    assert screen(stream.getvalue()) == ["a line", ""]
+    now[0] += 1
+    log.progress("more", 0.0)
+    log.close()
+    assert screen(stream.getvalue()) == ["a line", ""]
+
+
+def test_no_bar_where_the_output_is_not_a_terminal(tmp_path):
+    stream = io.StringIO()
+    log = RunLog(tmp_path, stream=stream)
+    log.progress("step 1/2", 0.5)
+    log.line("a line")
+    log.progress("step 2/2", 1.0)
+    log.close()
+    assert stream.getvalue() == "a line\n" == (tmp_path / "train.log").read_text()
+
+
+def test_the_bar_never_reaches_the_file(tmp_path):
+    log = RunLog(tmp_path, stream=Terminal())
+    log.progress("step 1/2", 0.5)
+    log.line("a line")
+    log.close()
+    assert (tmp_path / "train.log").read_text() == "a line\n"
+
+
+# ---------------------------------------------------------------- silence
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_disabled_log_is_silent(tmp_path, stream):
+    stream = stream()
+    log = RunLog(tmp_path, enabled=False, stream=stream)
+    log.line("text")
+    log.metrics(a=1)
+    log.curves(1, train_loss=1.0)
+    log.progress("bar", 0.5)
+    log.close()
+    assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_there_are_lines_only(capsys):
+    log = RunLog()
+    log.metrics(a=1)
+    log.curves(1, train_loss=1.0)
+    log.line("text")
+    log.close()
+    assert capsys.readouterr() == ("text\n", "")
+
+
+def test_without_a_folder_visualdl_is_not_imported(root):
+    # It takes seconds that val and predict need not wait.
+    code = f"import sys; sys.path.insert(0, {str(root / 'tools')!r}); from engine.runlog import RunLog; RunLog(); " \
+           "sys.exit('visualdl' in sys.modules)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
