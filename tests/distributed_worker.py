@@ -80,12 +80,10 @@ def evaluate_arrays():
     return {**found, "five 2": of(5, 2), "one 64": of(1, 64), "broken 2": of(10, 2, (0, 5))}
 
 
-def train(folder, network, batches, **values):
+def train(folder, network, batches):
     """Three steps; what came of them."""
-    trainer = make_trainer(
-        folder, make_config(train__epochs=1, train__max_steps=3, **values), batches, ArrayBatches(*pictures(3, size=16), 2),
-        network,
-    )  # fmt: skip
+    config = make_config(train__epochs=1, train__max_steps=3)
+    trainer = make_trainer(folder, config, batches, ArrayBatches(*pictures(3, size=16), 2), network)
     before = weights_of(network)
     trainer.fit()
     after = weights_of(network)

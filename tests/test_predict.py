@@ -182,6 +182,7 @@ def test_broken_pictures_do_not_hide_the_good_ones(folder, tmp_path):
     assert all(line.startswith(f"error: {path}: ") for line, path in zip(lines, broken))
 
 
+@pytest.mark.filterwarnings("error::UserWarning:PIL")
 def test_reference_files_as_their_manifest_says(folder, shared_dir):
     accepted, refused = manifest(shared_dir)
     assert len(accepted) == 12 and len(refused) == 4

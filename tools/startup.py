@@ -22,7 +22,7 @@ def import_paddle():
         warnings.filterwarnings("ignore", message=f".*{text}")
     with without_noise():
         # First, so that Pillow gets its own zlib: Paddle 2.6 brings one that breaks every PNG for a later Pillow.
-        from PIL import Image  # noqa: F401
+        from PIL import Image  # noqa: F401, I001
 
         import paddle
     return paddle

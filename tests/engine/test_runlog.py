@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from engine.runlog import RunLog, clock
@@ -63,8 +64,11 @@ def test_metrics_are_one_object_per_line(tmp_path):
     log.close()
 
 
-def test_files_are_appended_to_and_curves_go_on_in_one_file(tmp_path, capsys):
+def test_files_are_appended_to_and_curves_go_on_in_one_file(tmp_path, capsys, monkeypatch):
+    now = time.time()
     for part in range(2):
+        # VisualDL names its files by the second unless told otherwise.
+        monkeypatch.setattr(time, "time", lambda part=part: now + 60 * part)
         log = RunLog(tmp_path)
         log.line(f"part {part}")
         log.metrics(part=part)

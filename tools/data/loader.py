@@ -98,10 +98,16 @@ class EpochLoader(paddle.io.DataLoader):
             self.batch_sampler.cancel()
             for _ in self._running:
                 pass
-        running = super().__iter__()
-        if self.num_workers:
-            self._running = running
-        return running
+        if not self.num_workers:
+            return self._in_this_thread()
+        self._running = super().__iter__()
+        return self._running
+
+    def _in_this_thread(self):
+        # Paddle decodes in a thread even without workers, and waits for ever when that ends by an exception.
+        for keys in self.batch_sampler:
+            columns = zip(*(self.dataset[key] for key in keys))
+            yield [paddle.to_tensor(np.stack(column), place=paddle.CPUPlace()) for column in columns]
 
     def close(self):
         """End the workers. Without it they live until the process ends, even if the loader is dropped.

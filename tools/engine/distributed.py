@@ -34,7 +34,16 @@ def choose_device(wanted):
 def init():
     """Join the processes that the launcher started; alone, a group of one."""
     with without_noise():
-        fleet.init(is_collective=True, log_level="WARNING")
+        if _fleet_is_safe():
+            fleet.init(is_collective=True, log_level="WARNING")
+        else:
+            dist.init_parallel_env()
+
+
+def _fleet_is_safe():
+    # fleet.init makes a dozen groups. Over gloo some starts of 3 or 4 processes then hang or end in "Connection
+    # refused" (Paddle 2.6.2 and 3.3.1), so more than two CPU processes join in one plain group.
+    return world_size() <= 2 or "gpu" in paddle.get_device()
 
 
 def rank():
@@ -54,8 +63,10 @@ def is_main():
 
 def wrap(model):
     """The model whose backward pass averages gradients over all processes; parameters are broadcast from rank 0."""
-    # fleet.distributed_model of Paddle 3.3 takes a single process for a pipeline and fails.
-    return fleet.distributed_model(model) if world_size() > 1 else model
+    if world_size() == 1:
+        # fleet.distributed_model of Paddle 3.3 takes a single process for a pipeline and fails.
+        return model
+    return fleet.distributed_model(model) if _fleet_is_safe() else paddle.DataParallel(model)
 
 
 def gather_rows(rows):

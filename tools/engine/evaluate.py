@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 
 class _Tally:
-    """Results by position in the data set; a position that comes again (the sampler's padding) is dropped."""
+    """Results by position in the data set; a position that comes again (the sampler's padding) overwrites itself."""
 
     def __init__(self, samples):
         self.seen = np.zeros(samples, bool)
@@ -38,9 +38,6 @@ class _Tally:
     def add(self, rows):
         """rows: float64 [R, 5] of position, prediction (-1: undecodable), label, 1 if among the top five, loss."""
         position = rows[:, 0].astype(np.int64)
-        _, first = np.unique(position, return_index=True)
-        first = first[~self.seen[position[first]]]
-        position, rows = position[first], rows[first]
         self.seen[position] = True
         decoded = rows[:, 1] >= 0
         self.decoded[position] = decoded
