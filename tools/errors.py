@@ -1,5 +1,6 @@
 """The one exception that means "the user can mend this", and what the commands do with it."""
 
+import os
 import sys
 
 
@@ -13,14 +14,24 @@ class UserError(ValueError):
 def run_command(main, argv=None):
     """Call `main(argv)` and return the exit code of the contract.
 
-    0: done (`main` may return its own code). 2: a `UserError`, printed as one line on stderr.
-    Everything else is a defect and keeps its traceback (exit code 1 from the interpreter).
+    0: done (`main` may return its own code). 2: a `UserError`, printed as one line on stderr. 1 without a traceback:
+    Ctrl-C, or a reader of the output that went away. Everything else is a defect and keeps its traceback (exit code 1
+    from the interpreter).
     """
     if hasattr(sys.stdout, "reconfigure"):
         # File names and class names may hold what the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return main(argv) or 0
+        code = main(argv) or 0
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print("error: " + " ".join(str(error).split()), file=sys.stderr, flush=True)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        return 1
+    except BrokenPipeError:
+        # `predict.py folder | head`: the interpreter would fail again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

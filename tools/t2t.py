@@ -98,6 +98,7 @@ class _RowNorm(PyLayer):
 
     @staticmethod
     def backward(ctx, grad):
+        """grad [R, C] -> gradients of x, weight and bias, None for those that need none."""
         x, weight = ctx.saved_tensor()
         normed = F.layer_norm(x, x.shape[-1:], epsilon=ctx.epsilon)
         grad_normed = grad * normed

@@ -20,6 +20,7 @@ from engine_fakes import (
     small_t2t,
     weights_of,
 )
+from errors import UserError
 
 # The contract's line; further fields may follow.
 TRAIN_LINE = re.compile(
@@ -290,3 +291,11 @@ def test_dropout_is_drawn_anew_in_every_step(tmp_path):
     network = Watch()
     run(tmp_path, network=network, train__epochs=3)
     assert len({mask.tobytes() for mask in network.masks}) == len(network.masks) == 9
+
+
+def test_processes_that_would_start_apart_are_stopped(tmp_path, monkeypatch):
+    batches = ArrayBatches(*pictures(4), 4)
+    trainer = make_trainer(tmp_path, make_config(), batches, batches)
+    monkeypatch.setattr(loop.distributed, "gather_rows", lambda rows: np.concatenate([rows, rows + 3]))
+    with pytest.raises(UserError, match=r"epochs \[0, 3\].*all machines share"):
+        trainer.fit()

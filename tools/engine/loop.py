@@ -53,6 +53,7 @@ class Trainer:
     def fit(self) -> Best:
         """Train up to config.train.epochs and return the best epoch. Raises NonFiniteLoss, UserError (data, disk)."""
         recipe = self.config.train
+        self._check_agreement()
         started = time.perf_counter()
         for epoch in range(self.first_epoch, recipe.epochs):
             rate = learning_rate(
@@ -71,6 +72,15 @@ class Trainer:
                 result = self._validate(epoch)
             self._keep(epoch, result)
         return self.best
+
+    def _check_agreement(self):
+        # Processes that begin with different epochs would wait for each other for ever.
+        epochs = distributed.gather_rows(np.array([self.first_epoch])).tolist()
+        if len(set(epochs)) > 1:
+            raise UserError(
+                f"output={self.config.output}: the processes would go on after epochs {epochs}; put the run folder on "
+                "a disk that all machines share"
+            )
 
     # ------------------------------------------------------------------ one epoch
 
