@@ -22,6 +22,7 @@ import bench  # noqa: E402
 import numpy as np  # noqa: E402
 import t2t  # noqa: E402
 from data.decode import decode_rgb  # noqa: E402
+from data.loader import normalize  # noqa: E402
 from data.transforms import TrainTransform  # noqa: E402
 from engine.distributed import choose_device  # noqa: E402
 from paddle.vision import transforms  # noqa: E402
@@ -29,6 +30,7 @@ from PIL import Image  # noqa: E402
 from plain_t2t import PlainT2TViT  # noqa: E402
 
 BATCH, SIZE = 16, 224
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def with_flag(step, stride):
@@ -58,7 +60,7 @@ def networks(repeats):
 def loaders(repeats):
     reference = transforms.Compose([
         transforms.RandomResizedCrop(SIZE), transforms.ToTensor(),
-        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        transforms.Normalize(MEAN, STD),
     ])  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         paths = bench.make_photos(folder)
@@ -72,11 +74,17 @@ def loaders(repeats):
                 transform(decode_rgb(path), np.random.default_rng((0, 0, index)))
 
         official, same = TrainTransform(SIZE), TrainTransform(SIZE, hflip=0.0, interpolation="bilinear")
-        seconds = bench.time_steps([theirs, lambda: mine(same), lambda: mine(official)], repeats)
-    plain, same, official = (s / len(paths) for s in seconds)
-    print(f"loader, one core: paddle.vision {1 / plain:.1f} images/s; ours with the same steps (bilinear, no flip) "
-          f"{1 / same:.1f}, ratio {plain / same:.2f}; ours with the official recipe (random bilinear or bicubic, flip) "
-          f"{1 / official:.1f}, ratio {plain / official:.2f}")
+        def normalised():
+            pixels = [same(decode_rgb(path), np.random.default_rng((0, 0, i))) for i, path in enumerate(paths)]
+            normalize(paddle.to_tensor(np.stack(pixels)), MEAN, STD)
+
+        steps = [theirs, lambda: mine(same), lambda: mine(official), normalised]
+        plain, *ours = (seconds / len(paths) for seconds in bench.time_steps(steps, repeats))
+    print(f"loader, one core, paddle.vision's RandomResizedCrop, ToTensor, Normalize: {1 / plain:.1f} images/s")
+    for label, own in zip(("same crop and filter, uint8 as the workers give it",
+                           "official recipe (random filter, flip), uint8",
+                           "same crop and filter, normalised on top (in the main process)"), ours):
+        print(f"loader, ours, {label}: {1 / own:.1f} images/s, ratio {plain / own:.2f}")
 
 
 if __name__ == "__main__":

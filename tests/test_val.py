@@ -150,7 +150,7 @@ def test_broken_images_stop_or_are_told(photos, tmp_path):
     mistake(val(tmp_path, *weights), broken, "data.on_error=skip")
     outcome = val(tmp_path, *weights, data__on_error="skip", val__target_acc=0.99)
     assert measured(outcome)[0] == "8"
-    assert f"left out, could not be decoded: {broken}\n" in outcome.out
+    assert f"1 of 9 images left out, since they could not be decoded:\n  {broken}\n" in outcome.out
     assert "target: 0.9900 not judged: it holds for 9 images, 8 were evaluated" in outcome.out
     broken.unlink()
     assert measured(val(tmp_path, *weights))[:3] == measured(outcome)[:3]

@@ -4,7 +4,6 @@
 made JPEGs of 500x375. Timings are medians; run on an otherwise idle machine.
 """
 
-import argparse
 import contextlib
 import os
 import resource
@@ -14,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from engine.arguments import Parser
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -22,7 +22,7 @@ MODES = ("inference", "training", "loader")
 
 def parse(argv):
     """The arguments, checked."""
-    parser = argparse.ArgumentParser(prog="bench.py", description=__doc__.splitlines()[0])
+    parser = Parser(prog="bench.py", description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="t2t_vit_7", help="published name (default: t2t_vit_7)")
     parser.add_argument("--img-size", type=int, default=224, metavar="S", help="pixels (default: 224)")
     parser.add_argument("--batch", type=int, default=16, metavar="B", help="images per step (default: 16)")

@@ -38,7 +38,7 @@ def prepare_environment():
     os.environ.setdefault("OMP_NUM_THREADS", str(max(_cores() // local_processes, 1)))
     if _amd_with_avx2():
         # The MKL inside Paddle's CPU wheel uses SSE kernels on processors other than Intel's; this selects the AVX2
-        # ones. Matrix products run 3 times as fast on an EPYC (log/).
+        # ones. Matrix products run 3 times as fast on an EPYC.
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
     os.environ.setdefault("GLOG_minloglevel", "2")
     _keep_memory()
@@ -62,7 +62,7 @@ def without_noise():
 def _keep_memory():
     """Have glibc reuse large blocks instead of returning them to the system after every operator.
 
-    Fresh pages cost more than the arithmetic on them: squaring 29 MB took 16 ms with them and 2 ms without (log/).
+    Fresh pages cost more than the arithmetic on them: squaring 29 MB took 16 ms with them and 2 ms without.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:

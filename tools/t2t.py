@@ -27,8 +27,8 @@ TOKENS_TYPES = ("performer", "transformer", "convolution", "patch")
 # ---------------------------------------------------------------------------------------------------------------------
 # CPU forms. On a CPU, bias addition, broadcasts, reductions, dropout masks and the gradients of Linear and LayerNorm
 # cost more than the network's own arithmetic, since Paddle runs them on one core without vector instructions. The forms
-# below compute the same from plain matrix products (timings in log/). A GPU, export and static graphs take Paddle's
-# operators, as does everything with CPU_FORMS = False.
+# below compute the same from plain matrix products (gain: log/speed_floors.log). A GPU, export and static graphs take
+# Paddle's operators, as does everything with CPU_FORMS = False.
 # ---------------------------------------------------------------------------------------------------------------------
 
 CPU_FORMS = True

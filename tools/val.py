@@ -49,8 +49,10 @@ def main(argv=None):
     code, verdict = judge(config.val, result, batches.samples)
     log.line(RULE)
     log.line(f"images: {result.count}, top-1: {result.top1:.4f}, top-5: {result.top5:.4f}, loss: {result.loss:.4f}")
+    if result.skipped:
+        log.line(f"{len(result.skipped)} of {batches.samples} images left out, since they could not be decoded:")
     for index in result.skipped:
-        log.line(f"left out, could not be decoded: {batches.path(index)}")
+        log.line(f"  {batches.path(index)}")
     log.line(verdict)
     log.line(RULE)
     log.line(f"{config.data.name} final val acc is:{result.top1:.4f}")

@@ -117,7 +117,7 @@ def _check_labels(labels, line_numbers, num_classes, list_file):
     bad = next((i for i, label in enumerate(labels) if not 0 <= label < num_classes), None)
     if bad is None:
         return
-    from_one = min(labels) == 1 and max(labels) == num_classes
+    from_one = min(labels) >= 1 and max(labels) == num_classes
     hint = "labels start at 0; subtract 1 from each" if from_one else "mend the label or set model.num_classes"
     raise UserError(f"{list_file}:{line_numbers[bad]}: label {labels[bad]} is outside 0..{num_classes - 1} "
                     f"(model.num_classes={num_classes}); {hint}")
@@ -141,7 +141,7 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
             raise UserError(f"{dir_key}={directory}: holds {len(images)} image(s) but no class folders; sort them "
                             f"into one folder per class, or give a list of `path label` lines as {list_key}")
         raise UserError(f"{dir_key}={directory}: no class folders and no images "
-                        f"(accepted suffixes: {' '.join(SUFFIXES)})")
+                        f"(accepted suffixes: {' '.join(SUFFIXES)}); check the path or fill the folder")
     if class_names is None:
         if len(folders) != num_classes:
             raise UserError(f"found {len(folders)} class folder(s) in {dir_key}={directory}, the config says "

@@ -16,7 +16,10 @@ from errors import UserError
 from engine.safe_pickle import Refused, printable, read_pickle
 
 SUFFIX = ".pdparams"
-ADVICE = "train first (the run folder then holds best.pdparams), or name a .pdparams file or a run folder"
+ADVICE = (
+    "train first (the run folder then holds best.pdparams), or name a .pdparams file or a run folder; README.md, "
+    "'Where weights come from', names sources"
+)
 # paddle.save adds this table to a state dict: structured names to the names of Paddle's parameters.
 NAME_TABLE = "StructuredToParameterName@@"
 # paddle.save with protocol 2 or 3 cuts arrays of more than a gigabyte into slices listed here.

@@ -2,7 +2,8 @@
 
 Parameters are exact: `params` counts every tensor of the network (the paper's and the official README's convention),
 `trainable` leaves out the frozen position table and random features. `macs` is what models.macs.count_macs gives for
-one image: every matrix product and convolution, attention products included, the convention of the paper.
+one image: every matrix product and convolution, attention products included, and five per element of a LayerNorm, the
+rule that gives the published figures.
 """
 
 from typing import Callable, NamedTuple, Optional
