@@ -76,7 +76,7 @@ def test_run_folder_is_complete(trained):
     folder, outcome = trained
     kept = {item.name for item in folder.iterdir()}
     assert kept == {"config.yaml", "train.log", "metrics.jsonl", "vdl", "checkpoints", "best.pdparams", "last.pdparams",
-                    "classes.txt"}
+                    "classes.txt", "lock"}
     assert (folder / "train.log").read_text(encoding="utf-8") == outcome.out
     assert (folder / "classes.txt").read_text(encoding="utf-8").split() == ["ant", "bee", "cow"]
     assert [(row["epoch"], row["step"]) for row in metrics(folder, "train")] == [(1, 2), (1, 3), (2, 2), (2, 3)]

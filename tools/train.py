@@ -54,7 +54,7 @@ def main(argv=None):
         clip_grad=config.train.clip_grad,
     )
     folder = RunFolder(project_path(config.output))
-    state, notes = folder.examine(config)
+    state, notes = folder.examine(config, train.samples)
     if state:
         wiring.check_same_classes(config, folder.path, class_names)
     complete = state is not None and state["meta"]["epoch"] >= config.train.epochs

@@ -5,7 +5,10 @@ import json
 import os
 import pickle
 import resource
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -20,7 +23,7 @@ ARRAYS = {"model/a": np.arange(40, dtype="float32").reshape(5, 8), "optimizer/a/
 
 
 def meta(epoch, config=None):
-    return {"epoch": epoch, "best": [0.5, epoch], "config": plain(config or make_config())}
+    return {"epoch": epoch, "best": [0.5, epoch], "train_images": 22, "config": plain(config or make_config())}
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_damaged_newest_falls_back_with_a_note(folder):
         state, notes = folder.latest()
         assert state["meta"]["epoch"] == 1
         assert len(notes) == 1 and str(newest) in notes[0] and "damaged" in notes[0]
-    assert folder.examine(make_config())[1] == notes
+    assert folder.examine(make_config(), 22)[1] == notes
 
 
 def test_no_flipped_byte_fails_loading_or_goes_unseen(folder):
@@ -182,10 +185,10 @@ def test_weights_without_a_checkpoint_are_refused(folder, name):
     file = folder.path / f"{name}.pdparams"
     file.write_bytes(b"weights of somebody")
     with pytest.raises(UserError, match=rf"{name}\.pdparams but no checkpoint to go on from"):
-        folder.examine(make_config())
+        folder.examine(make_config(), 22)
     (folder.checkpoints / "epoch-0003.npz").write_bytes(b"torn")
     with pytest.raises(UserError, match="no readable checkpoint"):
-        folder.examine(make_config())
+        folder.examine(make_config(), 22)
     assert file.read_bytes() == b"weights of somebody"
 
 
@@ -196,18 +199,17 @@ def test_weights_without_a_checkpoint_are_refused(folder, name):
 def test_another_model_is_refused(folder, key, old, new):
     folder.save(ARRAYS, meta(1, make_config(**{key: old})))
     with pytest.raises(UserError) as caught:
-        folder.examine(make_config(**{key: new}))
+        folder.examine(make_config(**{key: new}), 22)
     text = str(caught.value)
     assert f"{key}={new}" in text and f"{key}={old}" in text and str(folder.path) in text
 
 
 def test_other_changes_are_listed(folder):
     folder.save(ARRAYS, meta(2))
-    same, notes = folder.examine(make_config())
+    same, notes = folder.examine(make_config(), 22)
     assert same["meta"]["epoch"] == 2 and notes == []
-    _, notes = folder.examine(
-        make_config(train__epochs=9, train__lr=0.5, model__drop_path=0.3, data__scale=(0.5, 1.0), output="elsewhere")
-    )
+    changes = {"train__epochs": 9, "train__lr": 0.5, "model__drop_path": 0.3, "data__scale": (0.5, 1.0)}
+    _, notes = folder.examine(make_config(**changes, output="elsewhere"), 22)
     assert notes == [
         "model.drop_path was 0.1, now 0.3", "data.scale was [0.08, 1.0], now [0.5, 1.0]", "train.epochs was 2, now 9",
         "train.lr was 0.01, now 0.5", "output was output/t2t_vit_7, now elsewhere",
@@ -218,8 +220,48 @@ def test_a_checkpoint_of_another_version_with_fewer_keys(folder):
     old = plain(make_config())
     del old["train"]["clip_grad"], old["val"]
     folder.save(ARRAYS, {**meta(1), "config": old})
-    _, notes = folder.examine(make_config(train__clip_grad=1.0))
+    _, notes = folder.examine(make_config(train__clip_grad=1.0), 22)
     assert "train.clip_grad was None, now 1.0" in notes
+
+
+def test_another_number_of_training_images_is_refused(folder):
+    folder.save(ARRAYS, meta(1))
+    with pytest.raises(UserError, match="trained on 22 images, now there are 1281167 in data.train_dir="):
+        folder.examine(make_config(), 1281167)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "train.log", "classes.txt"])
+def test_a_folder_of_somebody_else_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"holds {name} that no run of this project wrote"):
+        RunFolder(tmp_path).examine(make_config(), 22)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(tmp_path):
+    RunFolder(tmp_path).create(make_config())
+    (tmp_path / "train.log").write_text("a line")
+    assert RunFolder(tmp_path).examine(make_config(), 22) == (None, [])
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "from engine.checkpoint import RunFolder; from engine_fakes import make_config\n"
+        "folder = RunFolder(sys.argv[3]); folder.create(make_config()); print('claimed', flush=True); sys.stdin.read()"
+    )
+    paths = [str(Path(__file__).parents[2] / name) for name in ("tools", "tests")]
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, *paths, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout.readline() == b"claimed\n"
+        with pytest.raises(UserError, match="another training is using this folder"):
+            RunFolder(tmp_path).create(make_config())
+    finally:
+        other.kill()
+        other.wait()
+    RunFolder(tmp_path).create(make_config())
 
 
 # ---------------------------------------------------------------- going on
@@ -269,15 +311,15 @@ def train(folder, epochs, total=4, on_the_way=None):
     batches = ArrayBatches(*pictures(22, size=16), 6, shuffle=True, drop_last=True)
     val = ArrayBatches(*pictures(9, size=16, seed=1), 4)
     trainer = make_trainer(folder, config, batches, val, network, ListLog())
-    state, notes = trainer.folder.examine(config)
+    state, notes = trainer.folder.examine(config, batches.samples)
     if state:
         trainer.restore(state)
         assert trainer.first_epoch == state["meta"]["epoch"]
     if epochs < total:
         keep = trainer._keep
 
-        def stop_after(epoch, result):
-            keep(epoch, result)
+        def stop_after(epoch):
+            keep(epoch)
             if epoch + 1 == epochs:
                 raise KeyboardInterrupt
 
@@ -331,3 +373,14 @@ def test_a_run_that_is_complete_trains_no_further(straight):
 def test_the_best_epoch_survives(folder):
     folder.save(ARRAYS, {**meta(3), "best": list(Best(0.75, 2))})
     assert Best(*folder.latest()[0]["meta"]["best"]) == (0.75, 2)
+
+
+def test_a_kill_between_checkpoint_and_weights_loses_nothing(tmp_path):
+    trainer, _, _ = train(tmp_path, 2)
+    state, _ = trainer.folder.latest()
+    kept = (tmp_path / "last.pdparams").read_bytes()
+    for name in ("best", "last"):
+        (tmp_path / f"{name}.pdparams").unlink()
+    state["meta"]["best"] = [0.9, 2]
+    trainer.restore(state)
+    assert all((tmp_path / f"{name}.pdparams").read_bytes() == kept for name in ("best", "last"))

@@ -225,3 +225,16 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert file.read_bytes() == before and [item.name for item in tmp_path.iterdir()] == ["w.pdparams"]
     assert "cannot write" in refusal(save_weights, ARRAYS, tmp_path / "gone" / "w")
     assert "cannot write" in refusal(save_weights, ARRAYS, file / "w")
+
+
+def test_a_checkpoint_is_not_taken_for_a_pytorch_file(tmp_path):
+    np.savez(tmp_path / "epoch-0001.npz", a=np.ones(3))
+    with pytest.raises(WeightsError, match="is a checkpoint, not plain weights; name its run folder"):
+        read_weights(tmp_path / "epoch-0001.npz")
+
+
+def test_a_missing_file_beside_its_run_folder_is_hinted_at(tmp_path):
+    (tmp_path / "t2t").mkdir()
+    save_weights(ARRAYS, tmp_path / "t2t" / "best")
+    with pytest.raises(WeightsError, match=r"not found: .*t2t\.pdparams; the run folder .*t2t is there, name that"):
+        resolve_weights(tmp_path / "t2t.pdparams")

@@ -9,6 +9,7 @@ randomness is keyed by (seed, epoch, step), so the number of finished epochs is 
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -20,10 +21,12 @@ from pathlib import Path
 import numpy as np
 from errors import UserError
 
-from engine.config import save_config
+from engine.config import RESOLVED, save_config
 from engine.weights import load_weights, save_weights
 
 KEEP = 2
+# What a run writes beside its weights; found in a folder without a configuration of ours, they are somebody else's.
+_OWN_FILES = ("config.yaml", "classes.txt", "train.log", "metrics.jsonl")
 _NAME = re.compile(r"epoch-(\d+)\.npz")
 # Settings that the saved tensors depend on; anything else may change between the parts of a run.
 _FIXED = ("name", "img_size", "num_classes", "qk_scale")
@@ -35,12 +38,15 @@ class RunFolder:
     def __init__(self, path):
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
+        self._lock = None
 
-    def examine(self, config):
+    def examine(self, config, train_images):
         """Look at what is there before anything is written: the state to go on from (see `latest`) or None, and notes.
 
-        Raises UserError when the folder holds weights of a run that left no checkpoint, or a run of another model.
+        train_images: number of training images. Raises UserError when the folder is not that of a run, holds weights
+        but no checkpoint, or a run of another model or on another number of training images.
         """
+        self._check_owner()
         state, notes = self.latest()
         if state is None:
             for name in ("best.pdparams", "last.pdparams"):
@@ -52,15 +58,42 @@ class RunFolder:
                     )
         else:
             notes += _changes(state["meta"]["config"], plain(config), self.path)
+            before = state["meta"]["train_images"]
+            if before != train_images:
+                raise UserError(
+                    f"output={self.path}: its run was trained on {before} images, now there are {train_images} in "
+                    f"data.train_dir={config.data.train_dir}; choose another output"
+                )
         return state, notes
 
     def create(self, config):
-        """Make the folders and write config.yaml. Raises UserError when that fails."""
+        """Make the folders, claim them for this process and write config.yaml. Raises UserError when that fails."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._claim()
         except OSError as error:
             raise UserError(f"output={self.path}: cannot be made: {error.strerror}; choose another output") from error
         save_config(config, self.path / "config.yaml")
+
+    def _check_owner(self):
+        file = self.path / "config.yaml"
+        own = file.is_file() and file.read_bytes().startswith(RESOLVED.encode())
+        foreign = [name for name in _OWN_FILES if (self.path / name).exists()]
+        if foreign and not own:
+            raise UserError(
+                f"output={self.path}: holds {foreign[0]} that no run of this project wrote; choose another output"
+            )
+
+    def _claim(self):
+        # A lock of the process, not of the open file: loader workers do not inherit it, and it ends with the process.
+        self._lock = open(self.path / "lock", "w")  # noqa: SIM115  held until the process ends
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"output={self.path}: another training is using this folder; wait for it, end it, or choose another "
+                "output"
+            ) from None
 
     def latest(self):
         """The newest readable checkpoint and notes on damaged ones: ({"arrays", "meta", "file"} or None, lines)."""

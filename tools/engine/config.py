@@ -19,6 +19,8 @@ from engine.schema import KEYS, PLANNED, SECTIONS, Config, build, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LINE = "command line"
+# First line of every file that save_config writes.
+RESOLVED = "# Resolved configuration: every key, defaults included.\n"
 
 
 class ConfigError(UserError):
@@ -70,9 +72,9 @@ def save_config(config: Config, path) -> None:
         value = getattr(holder, leaf)
         target = content.setdefault(section, {}) if section else content
         target[leaf] = list(value) if isinstance(value, tuple) else value
-    text = "# Resolved configuration: every key, defaults included.\n" + yaml.safe_dump(content, sort_keys=False)
+    text = RESOLVED + yaml.safe_dump(content, sort_keys=False)
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

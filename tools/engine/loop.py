@@ -22,7 +22,7 @@ class Best(NamedTuple):
     epoch: int = 0
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(UserError):
     """The loss or a weight became NaN or infinite; the files of earlier epochs are untouched."""
 
 
@@ -49,6 +49,9 @@ class Trainer:
         checkpoint.restore_training(self.network, self.optimizer, state["arrays"])
         self.first_epoch = state["meta"]["epoch"]
         self.best = Best(*state["meta"]["best"])
+        if distributed.is_main():
+            # The kill may have come between the checkpoint and these.
+            self._keep_weights(self.first_epoch)
 
     def fit(self) -> Best:
         """Train up to config.train.epochs and return the best epoch. Raises NonFiniteLoss, UserError (data, disk)."""
@@ -67,10 +70,9 @@ class Trainer:
             )
             self._train_epoch(epoch, rate, started)
             self._check_weights(epoch)
-            result = None
             if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:
-                result = self._validate(epoch)
-            self._keep(epoch, result)
+                self._validate(epoch)
+            self._keep(epoch)
         return self.best
 
     def _check_agreement(self):
@@ -133,18 +135,24 @@ class Trainer:
             skipped=len(result.skipped),
         )  # fmt: skip
         self.log.curves(epoch + 1, val_acc=result.top1, val_top5=result.top5, val_loss=result.loss)
-        return result
 
-    def _keep(self, epoch, result):
+    def _keep(self, epoch):
         if not distributed.is_main():
             return
-        if result is not None and self.best.epoch == epoch + 1:
+        meta = {
+            "epoch": epoch + 1,
+            "best": list(self.best),
+            "train_images": self.train.samples,
+            "config": checkpoint.plain(self.config),
+        }
+        # First the checkpoint, from which the weights can be written again.
+        self.folder.save(checkpoint.training_arrays(self.network, self.optimizer), meta)
+        self._keep_weights(epoch + 1)
+
+    def _keep_weights(self, finished):
+        if self.best.epoch == finished:
             self.folder.save_weights("best", self.network)
         self.folder.save_weights("last", self.network)
-        self.folder.save(
-            checkpoint.training_arrays(self.network, self.optimizer),
-            {"epoch": epoch + 1, "best": list(self.best), "config": checkpoint.plain(self.config)},
-        )
 
 
 class _Meter:

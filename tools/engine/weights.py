@@ -48,7 +48,9 @@ def resolve_weights(path) -> Path:
     if not given.is_dir():
         if file is None:
             also = "" if given.suffix == SUFFIX else f" (nor {given.name}{SUFFIX} beside it)"
-            raise WeightsError(f"weights not found: {given}{also}; {ADVICE}")
+            run = given.with_suffix("")
+            near = f"; the run folder {run} is there, name that" if (run / "best.pdparams").is_file() else ""
+            raise WeightsError(f"weights not found: {given}{also}{near}; {ADVICE}")
         return file
     inner = next((given / name for name in ("best.pdparams", "last.pdparams") if (given / name).is_file()), None)
     if inner and file and not str(path).endswith(("/", os.sep)):
@@ -101,6 +103,8 @@ def _check_start(path, start, size):
 
 
 def _pytorch(path):
+    if path.suffix == ".npz":
+        return WeightsError(f"{path} is a checkpoint, not plain weights; name its run folder or best.pdparams in it")
     return WeightsError(f"{path} is a PyTorch file, not Paddle's; convert it to .pdparams first")
 
 
@@ -236,7 +240,7 @@ def save_weights(state, path) -> Path:
     path = Path(path) if str(path).endswith(SUFFIX) else Path(f"{path}{SUFFIX}")
     content = {name: np.asarray(value.numpy() if hasattr(value, "numpy") else value) for name, value in state.items()}
     content[NAME_TABLE] = {name: name for name in state}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.partial")
     try:
         with open(partial, "wb") as stream:
             pickle.dump(content, stream, protocol=4)
