@@ -122,8 +122,8 @@ def snapshot(folder):
 def make_weights(path, seed=0, name="t2t_vit_7", num_classes=3, img_size=SIZE):
     """Write fresh weights, without any config.yaml beside them, and return their file."""
     import paddle
-    from engine.weights import save_weights
     from models import build_model
+    from weights.paddle_file import save_weights
 
     paddle.seed(seed)
     return save_weights(build_model(name, num_classes=num_classes, img_size=img_size).state_dict(), path)

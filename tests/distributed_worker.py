@@ -27,7 +27,6 @@ from data.loader import build_loader  # noqa: E402
 from data.transforms import EvalTransform  # noqa: E402
 from engine import distributed  # noqa: E402
 from engine.evaluate import evaluate  # noqa: E402
-from engine.weights import load_weights, read_weights  # noqa: E402
 from engine_fakes import (  # noqa: E402
     ArrayBatches,
     Lookup,
@@ -38,6 +37,8 @@ from engine_fakes import (  # noqa: E402
     small_t2t,
     weights_of,
 )
+from weights.loading import load_weights  # noqa: E402
+from weights.paddle_file import read_weights  # noqa: E402
 
 
 def digest(weights):

@@ -11,8 +11,8 @@ from pathlib import Path
 import paddle
 import pytest
 from commands import make_folders, make_image, make_list, make_weights, mistake, process, run, settings, snapshot
-from engine.weights import read_weights
 from errors import UserError, run_command
+from weights.paddle_file import read_weights
 
 
 @pytest.fixture(scope="module")

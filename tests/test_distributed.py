@@ -18,9 +18,9 @@ from data.loader import build_loader
 from data.transforms import EvalTransform
 from engine import distributed
 from engine.distributed import choose_device, gather_rows, wrap
-from engine.weights import save_weights
 from engine_fakes import make_config, make_trainer, small_convnet
 from errors import UserError
+from weights.paddle_file import save_weights
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 BATCH_SIZES = (1, 2, 4, 7)

@@ -203,7 +203,8 @@ def test_scores_are_those_of_the_evaluation_transform(run_folder, folder, monkey
     import wiring
     from data.decode import decode_rgb
     from data.transforms import EvalTransform
-    from engine.weights import load_weights, read_weights
+    from weights.loading import load_weights
+    from weights.paddle_file import read_weights
 
     used = []
     build = wiring.eval_transform

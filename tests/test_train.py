@@ -21,7 +21,7 @@ from commands import (
     settings,
     snapshot,
 )
-from engine.weights import read_weights
+from weights.paddle_file import read_weights
 
 PROGRESS = re.compile(
     r"^Epoch \[\d+/2\], Step \[\d+/3\], Loss: \d+\.\d{4},acc: [01]\.\d{4}, read_time: \d+\.\d{4}, "

@@ -11,9 +11,10 @@ from data.loader import build_loader
 from data.transforms import EvalTransform, TrainTransform
 from engine import distributed
 from engine.config import project_path
-from engine.weights import load_weights, read_weights
 from errors import UserError
 from models import build_model
+from weights.loading import load_weights
+from weights.paddle_file import read_weights
 
 CLASSES_FILE = "classes.txt"
 

@@ -5,8 +5,9 @@ import shutil
 import pytest
 from engine.arguments import Parser, add_config, add_weights, run_folder_of, settle
 from engine.config import ConfigError, load_config, save_config
-from engine.weights import WeightsError, save_weights
 from errors import UserError
+from weights.files import WeightsError
+from weights.paddle_file import save_weights
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_best_and_last_are_the_weights_of_those_epochs(tmp_path, monkeypatch):
     keep = trainer._keep
     monkeypatch.setattr(trainer, "_keep", lambda *a: (kept.append(weights_of(trainer.network)), keep(*a)))
     assert trainer.fit() == Best(0.75, 2)
-    from engine.weights import read_weights
+    from weights.paddle_file import read_weights
 
     assert_same(read_weights(tmp_path / "best.pdparams"), kept[1])
     assert_same(read_weights(tmp_path / "last.pdparams"), kept[3])

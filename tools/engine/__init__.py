@@ -1,1 +1,1 @@
-"""What a run is made of besides the network and the images: configuration, weights, schedule, loops and logs."""
+"""What a run is made of besides the network and the images: configuration, schedule, loops and logs."""

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from errors import UserError
+from weights.files import resolve_weights
 
 from engine.config import ROOT, load_config, project_path
-from engine.weights import resolve_weights
 
 DEFAULT_CONFIG = ROOT / "config" / "t2t_vit_7.yaml"
 

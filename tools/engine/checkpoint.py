@@ -20,9 +20,10 @@ from pathlib import Path
 
 import numpy as np
 from errors import UserError
+from weights.loading import load_weights
+from weights.paddle_file import save_weights
 
 from engine.config import RESOLVED, save_config
-from engine.weights import load_weights, save_weights
 
 KEEP = 2
 # What a run writes beside its weights; found in a folder without a configuration of ours, they are somebody else's.

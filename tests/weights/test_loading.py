@@ -8,8 +8,10 @@ import time
 import numpy as np
 import paddle
 import pytest
-from engine import weights as weights_module
-from engine.weights import WeightsError, load_weights, read_weights, resolve_weights, save_weights
+from weights import paddle_file as weights_module
+from weights.files import WeightsError, resolve_weights
+from weights.loading import load_weights
+from weights.paddle_file import read_weights, save_weights
 
 ARRAYS = {
     "head.weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,

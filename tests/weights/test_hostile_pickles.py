@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 import pytest
-from engine.weights import WeightsError, read_weights
+from weights.files import WeightsError
+from weights.paddle_file import read_weights
 
 ARRAYS = {
     "head.weight": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,

@@ -1,0 +1,1 @@
+"""Weights in and out: files of several frameworks, arrays, and the network they go into."""
