@@ -206,7 +206,9 @@ def _coerce(name, setting):
     try:
         return _to_tuple(value, get_args(kind)) if get_origin(kind) is tuple else _to_scalar(value, kind)
     except (ValueError, OverflowError):
-        if get_origin(kind) is tuple:
+        if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
+            expected = "a list of words such as [blocks.0.*, cls_token]"
+        elif get_origin(kind) is tuple:
             expected = f"a list of {len(get_args(kind))} finite numbers such as {_show(key.default)}"
         else:
             expected = _EXPECTED[kind]
@@ -215,12 +217,25 @@ def _coerce(name, setting):
 
 
 def _to_tuple(value, kinds):
+    if kinds[-1] is Ellipsis:
+        return _to_words(value)
     if isinstance(value, str):
         value = re.fullmatch(r"\[(.*)\]|([^\[\]]*)", value.strip())
         value = (value[1] or value[2] or "").split(",") if value else ()
     if not isinstance(value, (list, tuple)) or len(value) != len(kinds):
         raise ValueError(value)
     return tuple(_to_scalar(item, kind) for item, kind in zip(value, kinds))
+
+
+def _to_words(value):
+    """A tuple of any number of words, from a list or from words with commas between them, in brackets or not."""
+    if isinstance(value, str):
+        value = value.strip()
+        value = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        value = [word.strip() for word in value.split(",")] if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) and word for word in value):
+        raise ValueError(value)
+    return tuple(value)
 
 
 def _to_scalar(value, kind):

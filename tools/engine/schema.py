@@ -47,11 +47,15 @@ def _key(default, allowed=None, choices=()):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network. `name` is a row of the model registry, `img_size` the side of its square input in pixels."""
+    """The network. `name` is a row of the model registry, `img_size` the side of its square input in pixels.
 
-    name: str = _key("t2t_vit_7")
+    In a training, `name` null means the network of train.init, and `num_classes` null as many as data.train_dir has;
+    the run's config.yaml then holds what was found.
+    """
+
+    name: Optional[str] = _key("t2t_vit_7")
     img_size: int = _key(224, Range(16))
-    num_classes: int = _key(1000, Range(2))
+    num_classes: Optional[int] = _key(1000, Range(2))
     drop_rate: float = _key(0.0, DROP_RATE)
     attn_drop_rate: float = _key(0.0, DROP_RATE)
     drop_path: float = _key(0.1, DROP_RATE)
@@ -60,7 +64,11 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the images are and how they become tensors. Paths are relative to the project's root."""
+    """Where the images are and how they become tensors. Paths are relative to the project's root.
+
+    `train_crop` resized: a random share of the picture (`scale`, `ratio`), resized; padded: the whole picture squashed
+    to the square, with `padding` black pixels on each side, of which a random square is cut.
+    """
 
     name: str = _key("ImageNet")
     train_dir: str = _key("")
@@ -73,6 +81,8 @@ class DataConfig:
     crop_pct: float = _key(0.9, SHARE)
     interpolation: str = _key("bicubic", choices=("bilinear", "bicubic"))
     train_interpolation: str = _key("random", choices=("bilinear", "bicubic", "random"))
+    train_crop: str = _key("resized", choices=("resized", "padded"))
+    padding: int = _key(28, NOT_NEGATIVE)
     scale: tuple[float, float] = _key((0.08, 1.0), SHARE)
     ratio: tuple[float, float] = _key((0.75, 4 / 3), POSITIVE)
     hflip: float = _key(0.5, PROBABILITY)
@@ -85,18 +95,30 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The recipe. `batch_size` counts images of one process; learning rates are used as given, never scaled."""
+    """The recipe. `batch_size` counts images of one process; learning rates are used as given, never scaled.
 
+    `init` is a weights file or a run folder to start from, relative to the project's root. `freeze` holds patterns
+    (fnmatch) of parameter names. `backbone_lr_scale` multiplies the peak rate of all but the head; `layer_decay` the
+    whole curve of a layer, once for each layer between it and the head.
+    """
+
+    init: str = _key("")
+    freeze: tuple[str, ...] = _key(())
+    optimizer: str = _key("adamw", choices=("adamw", "sgd"))
     epochs: int = _key(310, AT_LEAST_ONE)
     batch_size: int = _key(128, AT_LEAST_ONE)
     lr: float = _key(1e-3, POSITIVE)
+    backbone_lr_scale: float = _key(1.0, SHARE)
+    layer_decay: Optional[float] = _key(None, SHARE)
     weight_decay: float = _key(0.03, NOT_NEGATIVE)
+    decayed: str = _key("matrices", choices=("matrices", "all"))
     warmup_epochs: int = _key(10, NOT_NEGATIVE)
     warmup_lr: float = _key(1e-6, NOT_NEGATIVE)
     min_lr: float = _key(1e-5, NOT_NEGATIVE)
     cooldown_epochs: int = _key(10, NOT_NEGATIVE)
     smoothing: float = _key(0.1, DROP_RATE)
     clip_grad: Optional[float] = _key(None, POSITIVE)
+    momentum: float = _key(0.9, DROP_RATE)
     beta1: float = _key(0.9, DROP_RATE)
     beta2: float = _key(0.999, DROP_RATE)
     eps: float = _key(1e-8, POSITIVE)
@@ -146,7 +168,6 @@ PLANNED = {
     "train.accumulate": "gradient accumulation",
     "train.max_hours": "stopping after a number of hours",
     "train.keep": "choosing how many checkpoints stay",
-    "train.init": "starting from other weights",
     "data.auto_augment": "RandAugment",
     "data.reprob": "random erasing",
     "data.color_jitter": "colour jitter",
@@ -201,7 +222,7 @@ def problems(values: dict) -> Iterator[tuple[str, str]]:
         if key.allowed and any(item not in key.allowed for item in (value if type(value) is tuple else (value,))):
             yield name, f"must be {key.allowed}"
     for name in ("model.name", "data.name", "output"):
-        if not values[name].strip():
+        if values[name] is not None and not values[name].strip():
             yield name, "must not be empty"
     yield from _joint_problems(values)
 
@@ -215,9 +236,11 @@ def _joint_problems(values):
     for name in ("data.scale", "data.ratio"):
         if values[name][0] > values[name][1]:
             yield name, "must be written smaller number first"
+    rate, scale = values["train.lr"], values["train.backbone_lr_scale"]
+    peak = f"train.lr={rate:g}" + (f" x train.backbone_lr_scale={scale:g}" if scale < 1 else "")
     for name in ("train.warmup_lr", "train.min_lr"):
-        if values[name] > values["train.lr"]:
-            yield name, f"must not be above train.lr={values['train.lr']:g}"
+        if values[name] > rate * scale:
+            yield name, f"must not be above {peak}"
     epochs, warmup, cooldown = (values[f"train.{name}"] for name in ("epochs", "warmup_epochs", "cooldown_epochs"))
     if epochs > TRIAL_EPOCHS and warmup + cooldown >= epochs:
         yield "train.epochs", (
