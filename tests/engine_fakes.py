@@ -8,7 +8,7 @@ import t2t
 from data.loader import EpochBatchSampler
 from engine.checkpoint import RunFolder
 from engine.loop import Trainer
-from engine.optim import build_optimizer
+from engine.optim import build_optimizer, freeze
 from engine.schema import build
 from paddle import nn
 
@@ -129,9 +129,10 @@ def make_trainer(folder, config, train, val, network=None, log=None):
         paddle.seed(config.train.seed)
         network = small_network()
     recipe = config.train
+    freeze(network, recipe.freeze)
     optimizer = build_optimizer(
-        network, lr=recipe.lr, weight_decay=recipe.weight_decay, beta1=recipe.beta1, beta2=recipe.beta2,
-        eps=recipe.eps, clip_grad=recipe.clip_grad,
+        network, lr=recipe.lr, weight_decay=recipe.weight_decay, optimizer=recipe.optimizer, decayed=recipe.decayed,
+        momentum=recipe.momentum, beta1=recipe.beta1, beta2=recipe.beta2, eps=recipe.eps, clip_grad=recipe.clip_grad,
     )  # fmt: skip
     run_folder = RunFolder(folder)
     run_folder.create(config)

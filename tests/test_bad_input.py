@@ -64,7 +64,7 @@ def test_folders(commands, tmp_path, split):
     key, command = f"data__{split}_dir", split
     absent, file, empty = tmp_path / "absent", make_image(tmp_path / "f.png"), tmp_path / "empty"
     empty.mkdir()
-    for value, *parts in ((absent, "no such folder; check the path"), (file, "give the folder"), (empty, "no images")):
+    for value, *parts in ((absent, "no such folder or archive; check the path"), (file, "give the folder"), (empty, "no images")):
         mistake(commands(command, **{key: value}), f"data.{split}_dir={value}", *parts)
     mistake(commands(command, **{key: ""}), f"data.{split}_dir is not set", "give the folder")
     for name in ("ant", "bee", "cow"):

@@ -8,8 +8,9 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 
-from engine.arguments import DEFAULT_CONFIG, Parser, add_config
+from engine.arguments import DEFAULT_CONFIG, Parser, add_config, starting_point
 from engine.config import ROOT, load_config, project_path
 from errors import run_command
 from startup import import_paddle
@@ -26,42 +27,36 @@ def main(argv=None):
     """Train as the arguments say. Returns the exit code; raises UserError for what the user can mend."""
     args = parse(argv)
     config_file = args.config or DEFAULT_CONFIG
-    config = load_config(config_file, args.overrides)
+    config, init = starting_point(load_config(config_file, args.overrides))
     paddle = import_paddle()
     import wiring
     from data.classes import save_class_names
     from engine import distributed
     from engine.checkpoint import RunFolder
     from engine.loop import Trainer
-    from engine.optim import build_optimizer
     from engine.runlog import RunLog
 
     device = wiring.start(config)
+    train = wiring.train_batches(config)
+    samples = train.loader.dataset.samples
+    config = replace(config, model=replace(config.model, num_classes=samples.num_classes))
     # Only predict needs the names, but a mistake in them should not show after days of training.
     wiring.class_table(config, None)
-    train = wiring.train_batches(config)
-    class_names = train.loader.dataset.samples.class_names
-    val = wiring.eval_batches(config, class_names)
-    paddle.seed(config.train.seed)
-    network = wiring.build_network(config)
-    optimizer = build_optimizer(
-        network,
-        lr=config.train.lr,
-        weight_decay=config.train.weight_decay,
-        beta1=config.train.beta1,
-        beta2=config.train.beta2,
-        eps=config.train.eps,
-        clip_grad=config.train.clip_grad,
-    )
+    val = wiring.eval_batches(config, samples.class_names)
     folder = RunFolder(project_path(config.output))
     state, notes = folder.examine(config, train.samples)
     if state:
-        wiring.check_same_classes(config, folder.path, class_names)
+        wiring.check_same_classes(config, folder.path, samples.class_names)
+    paddle.seed(config.train.seed)
+    network = wiring.build_network(config)
+    if config.train.init:
+        notes += _init(network, config, init, state)
+    optimizer = wiring.freeze_and_optimize(network, config)
     complete = state is not None and state["meta"]["epoch"] >= config.train.epochs
     if distributed.is_main() and not complete:
         folder.create(config)
-        if class_names:
-            save_class_names(class_names, folder.path / wiring.CLASSES_FILE)
+        if samples.class_names:
+            save_class_names(samples.class_names, folder.path / wiring.CLASSES_FILE)
     log = RunLog(folder.path if distributed.is_main() else None, enabled=distributed.is_main())
     try:
         for line in (*_facts(config, config_file, device, network, train, val), *notes):
@@ -81,22 +76,37 @@ def main(argv=None):
     return 0
 
 
+def _init(network, config, init, state):
+    """Start from train.init unless the run goes on from a checkpoint; lines for the log."""
+    import wiring
+    from weights.files import resolve_weights
+
+    if state:
+        return [f"train.init={config.train.init} is not read again: the run goes on from its checkpoint"]
+    return list(wiring.start_from(network, config, init or resolve_weights(project_path(config.train.init))))
+
+
 def _facts(config, config_file, device, network, train, val):
     """What the run consists of, derived numbers included, one line each."""
     import paddle
     import wiring
     from engine.distributed import world_size
     from engine.optim import decay_split
+    from engine.rates import Rates
 
     recipe, world = config.train, world_size()
     count = sum(p.size for p in network.parameters())
     trainable = sum(p.size for p in network.parameters() if not p.stop_gradient)
-    decayed, undecayed = decay_split(network)
+    decayed, undecayed = decay_split(network, recipe.decayed)
     yield f"config: {_short(config_file)}; run folder: {config.output}; Paddle {paddle.__version__}"
     yield device
     yield (f"model: {config.model.name} at {config.model.img_size} px, {config.model.num_classes} classes, "
            f"{int(count):,} parameters ({int(trainable):,} trained: {len(decayed)} tensors with weight decay, "
            f"{len(undecayed)} without)")
+    if recipe.freeze:
+        frozen, names = sum(p.stop_gradient for p in network.parameters()), ",".join(recipe.freeze)
+        yield f"train.freeze={names}: {frozen} of {len(network.parameters())} tensors stay as they are"
+    yield from Rates(network, recipe).describe()
     yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}"
     yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
     yield (f"batch: {recipe.batch_size} per process x {world} = {recipe.batch_size * world}; lr {recipe.lr:g} (used as "
@@ -113,7 +123,9 @@ def _farewell(config, best, image):
     val, predict = (_short(ROOT / "tools" / name) for name in ("val.py", "predict.py"))
     yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}"
     yield f"validate: {shlex.join([python, val, '--weights', weights])}"
-    yield f"predict:  {shlex.join([python, predict, _short(image), '--weights', weights])}"
+    # Images of an archive have no file of their own.
+    if os.path.isfile(image):
+        yield f"predict:  {shlex.join([python, predict, _short(image), '--weights', weights])}"
 
 
 def _short(path):

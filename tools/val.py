@@ -38,6 +38,8 @@ def main(argv=None):
     log = RunLog(enabled=distributed.is_main())
     log.line(device)
     log.line(f"model: {config.model.name} at {config.model.img_size} px; weights: {weights} ({count} tensors loaded)")
+    for line in wiring.data_notes(config, weights):
+        log.line(line)
     log.line(
         f"val: {batches.samples} images, {wiring.eval_transform(config).describe()}, "
         f"batch {config.val.batch_size} x {distributed.world_size()}"

@@ -8,13 +8,16 @@ from data.classes import IMAGENET_TABLE, imagenet_table, load_class_table
 from data.dataset import ImageDataset
 from data.listing import read_samples
 from data.loader import build_loader
-from data.transforms import EvalTransform, TrainTransform
+from data.transforms import EvalTransform, PaddedCropTransform, TrainTransform
 from engine import distributed
+from engine.arguments import known_model
 from engine.config import project_path
+from engine.optim import build_optimizer, freeze
 from errors import UserError
-from models import build_model
-from weights.loading import load_weights
+from models import ROWS, build_model
+from weights.loading import initialise, load_weights
 from weights.paddle_file import read_weights
+from weights.record import DATA_KEYS, read_record
 
 CLASSES_FILE = "classes.txt"
 
@@ -40,13 +43,71 @@ def build_network(config):
     )
 
 
+def freeze_and_optimize(network, config):
+    """Freeze what train.freeze names and build the optimiser of the rest."""
+    recipe = config.train
+    freeze(network, recipe.freeze)
+    return build_optimizer(
+        network,
+        optimizer=recipe.optimizer,
+        lr=recipe.lr,
+        weight_decay=recipe.weight_decay,
+        decayed=recipe.decayed,
+        momentum=recipe.momentum,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        eps=recipe.eps,
+        clip_grad=recipe.clip_grad,
+    )
+
+
 def load_network(config, weights):
-    """The network of config.model with `weights` (a file or a run folder) in evaluation mode, and the tensor count."""
+    """The network of config.model with a weights file in evaluation mode, and the tensor count."""
     state = read_weights(weights)
     network = build_network(config)
     count = load_weights(network, state, source=weights)
+    check_model(config, weights)
     network.eval()
     return network, count
+
+
+def start_from(network, config, weights):
+    """Begin a training with a weights file (see weights.loading.initialise). Returns lines for the log."""
+    start = initialise(network, read_weights(weights), source=weights)
+    check_model(config, weights)
+    notes = "".join(f"; {note}" for note in start.notes)
+    yield f"init: {weights}: {start.loaded} tensors loaded{notes}"
+    yield from data_notes(config, weights)
+
+
+def check_model(config, weights):
+    """Raise UserError where the run or record of `weights` names another network of the same shapes than the config.
+
+    The number of heads and the scale of the attention leave no trace in the tensors.
+    """
+    known = known_model(weights)
+    if known is None:
+        return
+    name = config.model.name
+    if known["name"] in ROWS and name in ROWS and ROWS[known["name"]].factory is not ROWS[name].factory:
+        raise UserError(
+            f"model.name={name}: the weights {weights} are of {known['name']}; set model.name={known['name']}"
+        )
+    if known["qk_scale"] != config.model.qk_scale:
+        raise UserError(
+            f"model.qk_scale={config.model.qk_scale}: the weights {weights} go with {known['qk_scale']}; "
+            f"set model.qk_scale={'null' if known['qk_scale'] is None else known['qk_scale']}"
+        )
+
+
+def data_notes(config, weights):
+    """Lines on the data settings that the weights' record has and `config` has otherwise; these may be meant so."""
+    record = read_record(weights)
+    for key in DATA_KEYS if record else ():
+        here, there = getattr(config.data, key), record.data[key]
+        there = tuple(there) if isinstance(there, list) else there
+        if here != there:
+            yield f"note: data.{key}={here} here, {there} in the record of the weights"
 
 
 def eval_transform(config):
@@ -56,7 +117,7 @@ def eval_transform(config):
 
 
 def train_batches(config):
-    """Shuffled, augmented data.batches.Batches of this process."""
+    """Shuffled, augmented data.batches.Batches of this process. model.num_classes may be null."""
     data = config.data
     samples = read_samples(
         data.train_dir and project_path(data.train_dir),
@@ -64,7 +125,11 @@ def train_batches(config):
         num_classes=config.model.num_classes,
         what="train",
     )
-    transform = TrainTransform(config.model.img_size, data.scale, data.ratio, data.hflip, data.train_interpolation)
+    size, filters = config.model.img_size, data.train_interpolation
+    if data.train_crop == "padded":
+        transform = PaddedCropTransform(size, data.padding, data.hflip, filters)
+    else:
+        transform = TrainTransform(size, data.scale, data.ratio, data.hflip, filters)
     return _batches(config, samples, transform, train=True)
 
 

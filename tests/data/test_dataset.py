@@ -33,6 +33,33 @@ def test_items(samples):
     assert (label, index) == (1, 3)
 
 
+class Squares:
+    """Samples whose pictures come from memory, as those of a CIFAR set; number 1 cannot be read."""
+
+    labels = np.array([3, 4])
+
+    def __len__(self):
+        return 2
+
+    def path(self, index):
+        return f"archive:part[{index}]"
+
+    def image(self, index):
+        if index == 1:
+            raise ImageError("archive:part[1]: broken")
+        return Image.new("RGB", (8, 8), (index + 1, 2, 3))
+
+
+def test_pictures_come_from_the_samples():
+    dataset = ImageDataset(Squares(), EvalTransform(8, 1.0), train=False, seed=0)
+    pixels, label, _ = dataset[(0, 0)]
+    assert (pixels == (1, 2, 3)).all() and label == 3
+    assert dataset[(0, 1)][1] == FAILED
+    with pytest.raises(ImageError, match=r"archive:part\[1\]: broken; replace the file"):
+        dataset.check_batch(np.array([FAILED]), np.array([1]))
+    assert str(dataset.explain(0)).startswith("archive:part[0]: could not be read a moment ago")
+
+
 def test_augmentation_depends_on_seed_epoch_and_index_alone(samples):
     def item(seed, epoch, index):
         return ImageDataset(samples, TrainTransform(32), train=True, seed=seed)[(epoch, index)][0]

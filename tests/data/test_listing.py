@@ -95,7 +95,7 @@ def test_only_a_spread_of_files_is_asked_for(tmp_path, monkeypatch):
     directory, path = write_list(tmp_path, "".join(f"{i}.jpg 0\n" for i in range(5000)))
     directory.mkdir()
     asked = []
-    monkeypatch.setattr("os.path.isfile", lambda name: asked.append(name) or True)
+    monkeypatch.setattr("os.path.isfile", lambda name: name.endswith(".jpg") and not asked.append(name))
     samples = read_samples(str(directory), str(path), num_classes=1)
     assert len(asked) == PROBED_FILES
     assert {samples.path(0), samples.path(4999)} <= set(asked)
@@ -161,6 +161,22 @@ def test_linked_folders_are_followed(f3, tmp_path):
     for name in ("ant", "bee", "cat"):
         (other / name).symlink_to(f3 / name)
     assert len(read_samples(str(other), num_classes=3)) == 12
+
+
+def test_number_of_classes_may_be_left_open(f3, tmp_path):
+    samples = read_samples(str(f3), num_classes=None)
+    assert samples.num_classes == 3 and len(samples) == 12
+    assert read_samples(str(f3), num_classes=3).num_classes == 3
+    names = ["ant", "bee", "cat", "dog"]
+    assert read_samples(str(f3), num_classes=None, class_names=names, what="val").num_classes == 4
+    message = fails(f3.parent, num_classes=None, what="val")
+    assert message == (f"found 1 class folder in data.val_dir={f3.parent}, a training needs at least 2; give the "
+                       "folder that holds one folder per class")
+    directory, path = write_list(tmp_path, "a.jpg 0\n", ["a.jpg"])
+    assert read_samples(str(directory), str(path), num_classes=7).num_classes == 7
+    for what in ("train", "val"):
+        message = fails(directory, path, num_classes=None, what=what)
+        assert message.startswith(f"data.{what}_list={path} needs model.num_classes")
 
 
 def test_number_of_folders_must_match(f3):

@@ -15,7 +15,7 @@ import paddle
 import pytest
 from engine.checkpoint import KEEP, RunFolder, plain, restore_training, training_arrays
 from engine.loop import Best
-from engine.optim import build_optimizer
+from engine.optim import build_optimizer, freeze
 from engine_fakes import ArrayBatches, ListLog, assert_same, make_config, make_trainer, pictures, small_t2t, weights_of
 from errors import UserError
 
@@ -194,13 +194,15 @@ def test_weights_without_a_checkpoint_are_refused(folder, name):
 
 @pytest.mark.parametrize("key, old, new", [
     ("model.name", "t2t_vit_7", "t2t_vit_14"), ("model.img_size", 32, 64), ("model.num_classes", 3, 5),
-    ("model.qk_scale", None, 0.5),
+    ("model.qk_scale", None, 0.5), ("train.optimizer", "adamw", "sgd"), ("train.freeze", (), ("cls_token",)),
+    ("train.freeze", ("cls_token", "norm.*"), ("cls_token",)),
 ])  # fmt: skip
-def test_another_model_is_refused(folder, key, old, new):
+def test_another_model_or_other_moments_are_refused(folder, key, old, new):
     folder.save(ARRAYS, meta(1, make_config(**{key: old})))
     with pytest.raises(UserError) as caught:
         folder.examine(make_config(**{key: new}), 22)
     text = str(caught.value)
+    old, new = (list(value) if isinstance(value, tuple) else value for value in (old, new))
     assert f"{key}={new}" in text and f"{key}={old}" in text and str(folder.path) in text
 
 
@@ -216,12 +218,31 @@ def test_other_changes_are_listed(folder):
     ]  # fmt: skip
 
 
+def test_settings_that_fit_the_moments_may_change(folder):
+    folder.save(ARRAYS, meta(2))
+    changes = {"train__decayed": "all", "train__momentum": 0.5, "train__layer_decay": 0.5,
+               "train__backbone_lr_scale": 0.1, "train__freeze": ()}  # fmt: skip
+    _, notes = folder.examine(make_config(**changes), 22)
+    assert notes == [
+        "train.backbone_lr_scale was 1.0, now 0.1", "train.layer_decay was None, now 0.5",
+        "train.decayed was matrices, now all", "train.momentum was 0.9, now 0.5",
+    ]  # fmt: skip
+
+
 def test_a_checkpoint_of_another_version_with_fewer_keys(folder):
     old = plain(make_config())
-    del old["train"]["clip_grad"], old["val"]
+    # Formerly there was no choice: what is now the default.
+    for key in ("clip_grad", "optimizer", "freeze", "min_lr"):
+        del old["train"][key]
+    del old["val"], old["device"]
     folder.save(ARRAYS, {**meta(1), "config": old})
-    _, notes = folder.examine(make_config(train__clip_grad=1.0), 22)
-    assert "train.clip_grad was None, now 1.0" in notes
+    assert folder.examine(make_config(), 22)[1] == []
+    _, notes = folder.examine(make_config(train__clip_grad=1.0, train__min_lr=1e-6, val__batch_size=7), 22)
+    assert notes == [
+        "train.min_lr was 1e-05, now 1e-06", "train.clip_grad was None, now 1.0", "val.batch_size was 128, now 7",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"train\.optimizer=sgd: .* has train\.optimizer=adamw"):
+        folder.examine(make_config(train__optimizer="sgd"), 22)
 
 
 def test_another_number_of_training_images_is_refused(folder):
@@ -267,8 +288,8 @@ def test_a_folder_in_use_is_refused(tmp_path):
 # ---------------------------------------------------------------- going on
 
 
-def arrays_after_steps(network, steps=2):
-    optimizer = build_optimizer(network, lr=1e-2, weight_decay=0.1)
+def arrays_after_steps(network, steps=2, kind="adamw"):
+    optimizer = build_optimizer(network, lr=1e-2, weight_decay=0.1, optimizer=kind)
     for seed in range(steps):
         images = paddle.to_tensor(pictures(4, size=16, seed=seed)[0])
         network(images).square().mean().backward()
@@ -300,10 +321,62 @@ def test_a_state_of_another_network_is_refused():
     assert_same(weights_of(other), before)
 
 
-def train(folder, epochs, total=4, on_the_way=None):
+OPTIMISER_STATE = "the checkpoint's optimiser state does not fit: it "
+
+
+@pytest.mark.parametrize("before, after", [("adamw", "sgd"), ("sgd", "adamw")])
+def test_the_state_of_another_optimizer_is_refused(before, after):
+    _, arrays = arrays_after_steps(small_t2t(), kind=before)
+    network = small_t2t()
+    optimizer = build_optimizer(network, lr=1e-2, weight_decay=0.1, optimizer=after)
+    faults = r"lacks \d+, such as cls_token/.*; it has no use for \d+, such as cls_token/.*; choose another output or "
+    with pytest.raises(UserError, match=f"{OPTIMISER_STATE}{faults}the train.optimizer and train.freeze of the run"):
+        restore_training(network, optimizer, arrays)
+
+
+@pytest.mark.parametrize("before, after, fault", [
+    ([], ["head.bias"], "has no use for 4, such as head.bias/"), (["head.bias"], [], "lacks 4, such as head.bias/"),
+    (["cls_token"], ["head.bias"], "lacks 4, such as cls_token/moment1_0; it has no use for 4, such as head.bias/"),
+])  # fmt: skip
+def test_the_state_of_other_frozen_tensors_is_refused(before, after, fault):
+    first, second = small_t2t(), small_t2t()
+    freeze(first, before)
+    freeze(second, after)
+    _, arrays = arrays_after_steps(first)
+    with pytest.raises(UserError) as caught:
+        restore_training(second, build_optimizer(second, lr=1e-2, weight_decay=0.1), arrays)
+    assert str(caught.value).startswith(OPTIMISER_STATE + fault) and "\n" not in str(caught.value)
+
+
+def test_moments_that_are_missing_strange_or_of_another_shape_are_refused():
+    network = small_t2t()
+    optimizer, arrays = arrays_after_steps(network)
+    key = "optimizer/blocks.0.mlp.fc1.weight/moment2_0"
+    faults = {
+        "lacks 1, such as blocks.0.mlp.fc1.weight/moment2_0;": {k: v for k, v in arrays.items() if k != key},
+        "has another shape of 1, such as blocks.0.mlp.fc1.weight/moment2_0;": {**arrays, key: arrays[key].T[:5]},
+        "has no use for 1, such as nobody/moment1_0;": {**arrays, "optimizer/nobody/moment1_0": arrays[key]},
+        "has no use for 1, such as nobody;": {**arrays, "optimizer/nobody": arrays[key]},
+    }
+    for fault, state in faults.items():
+        with pytest.raises(UserError) as caught:
+            restore_training(network, optimizer, state)
+        assert str(caught.value).startswith(OPTIMISER_STATE + fault)
+
+
+FINE_TUNING = {
+    "sgd": {"train__optimizer": "sgd", "train__decayed": "all"},
+    "frozen": {"train__freeze": ("tokens_to_token.*", "blocks.0.norm1.weight", "cls_token")},
+    "official": {"train__optimizer": "sgd", "train__decayed": "all", "train__freeze": ("cls_token", "norm.*"),
+                 "train__backbone_lr_scale": 0.1, "train__warmup_epochs": 0},
+    "layers": {"train__layer_decay": 0.5, "train__backbone_lr_scale": 0.5, "train__clip_grad": 1.0},
+}  # fmt: skip
+
+
+def train(folder, epochs, total=4, on_the_way=None, **values):
     """Train up to `epochs` of a run of `total`, from the folder's checkpoint if there is one."""
-    config = make_config(train__epochs=total, train__warmup_epochs=2, train__lr=2e-3, model__name="t2t_vit_7",
-                         model__img_size=16)  # fmt: skip
+    values = {"train__warmup_epochs": 2, "train__lr": 2e-3, "model__img_size": 16, **values}
+    config = make_config(train__epochs=total, **values)
     paddle.seed(config.train.seed)
     if on_the_way:
         on_the_way()
@@ -361,6 +434,16 @@ def test_two_epochs_and_two_more_equal_four(straight, tmp_path, on_the_way):
     assert second.log.matching(r"^Epoch \[3/4\], Step \[1/3\]") and not second.log.matching(r"^Epoch \[[12]/")
     for name in ("best", "last"):
         assert (tmp_path / f"{name}.pdparams").read_bytes() == (whole.folder.path / f"{name}.pdparams").read_bytes()
+
+
+@pytest.mark.parametrize("case", FINE_TUNING)
+def test_fine_tuning_goes_on_bit_for_bit(tmp_path, case):
+    whole, arrays, order = train(tmp_path / "whole", 4, **FINE_TUNING[case])
+    first, _, first_order = train(tmp_path / "parts", 2, **FINE_TUNING[case])
+    second, resumed, second_order = train(tmp_path / "parts", 4, on_the_way=other_layers, **FINE_TUNING[case])
+    assert second.first_epoch == 2 and first_order + second_order == order
+    assert_same(dict(sorted(resumed.items())), dict(sorted(arrays.items())))
+    assert without_times(first.log.objects + second.log.objects) == without_times(whole.log.objects)
 
 
 def test_a_run_that_is_complete_trains_no_further(straight):

@@ -127,6 +127,25 @@ def test_each_epoch_has_its_rate_and_its_order(tmp_path, monkeypatch):
     assert len({tuple(order) for order in orders}) == 4
 
 
+def test_each_epoch_has_its_rates_and_the_line_that_of_the_head(tmp_path, monkeypatch):
+    values = {"train__epochs": 4, "train__warmup_epochs": 2, "train__backbone_lr_scale": 0.1, "train__layer_decay": 0.5}
+    batches, used = ArrayBatches(*pictures(12, size=16), 6), []
+    trainer = make_trainer(tmp_path, make_config(**values), batches, batches, small_t2t())
+    parameters = dict(trainer.network.named_parameters())
+    watched = ("head.weight", "norm.weight", "blocks.0.norm1.bias", "cls_token")
+    monkeypatch.setattr(trainer.optimizer, "step", lambda: used.append(
+        [trainer.optimizer.get_lr() * parameters[name].optimize_attr["learning_rate"] for name in watched]
+    ))  # fmt: skip
+    trainer.fit()
+    assert len(used) == 8
+    for step, found in enumerate(used):
+        np.testing.assert_allclose(found, [trainer.rates.of(name, step // 2) for name in watched], rtol=1e-9)
+        assert found[0] > found[1] > found[2] > found[3] or step < 2
+    heads = [trainer.rates.of("head.weight", epoch) for epoch in range(4)]
+    assert [values["lr"] for values in trainer.log.of("train")] == list(np.repeat(heads, 2))
+    assert [values["lr"] for values in trainer.log.of("epoch")] == heads
+
+
 def test_max_steps_ends_each_epoch_early(tmp_path):
     log = run(tmp_path, train__max_steps=2).log
     assert [TRAIN_LINE.match(line).groups()[:4] for line in log.matching("Step .*Loss")] == [

@@ -4,7 +4,7 @@ import numpy as np
 import paddle
 from errors import UserError
 
-from data.decode import ImageError, decode_rgb
+from data.decode import ImageError
 
 # Stands in the label's place for an image that could not be decoded. Real labels are never negative.
 FAILED = -1
@@ -13,8 +13,8 @@ FAILED = -1
 class ImageDataset(paddle.io.Dataset):
     """Items are asked for by (epoch, index); see `__getitem__`.
 
-    samples: data.listing.Samples. transform: image -> uint8 [S, S, 3], or (image, rng) -> the same when train.
-    seed: whole number from 0. on_error: "stop" or "skip", what `check_batch` does about undecodable images.
+    samples: what data.listing.read_samples gives. transform: image -> uint8 [S, S, 3], or (image, rng) -> the same
+    when train. seed: whole number from 0. on_error: "stop" or "skip", what `check_batch` does about undecodable images.
     Raises UserError for other values.
     """
 
@@ -42,7 +42,7 @@ class ImageDataset(paddle.io.Dataset):
         """
         epoch, index = key
         try:
-            image = decode_rgb(self.samples.path(index))
+            image = self.samples.image(index)
         except ImageError:
             size = self.transform.size
             return np.zeros((size, size, 3), np.uint8), np.int64(FAILED), np.int64(index)
@@ -67,9 +67,11 @@ class ImageDataset(paddle.io.Dataset):
 
     def explain(self, index):
         """Return the ImageError that sample `index` gives, decoding it again."""
-        path = self.samples.path(index)
         try:
-            decode_rgb(path)
+            self.samples.image(index)
         except ImageError as error:
             return ImageError(f"{error}; replace the file, or set data.on_error=skip to leave such images out")
-        return ImageError(f"{path}: could not be read a moment ago, but can be now; is the disk or network unstable?")
+        return ImageError(
+            f"{self.samples.path(index)}: could not be read a moment ago, but can be now; is the disk or network "
+            "unstable?"
+        )

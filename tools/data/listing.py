@@ -1,10 +1,13 @@
-"""Which images there are and what their labels are: from a list file, or from one folder per class."""
+"""Which images there are and what their labels are: a list file, one folder per class, or a CIFAR set (data.cifar)."""
 
 import os
 import re
 
 import numpy as np
 from errors import UserError
+
+from data.cifar import is_cifar, read_cifar
+from data.decode import decode_rgb
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -25,12 +28,13 @@ class Samples:
     name ends. labels: int64 [n], in [0, num_classes). class_names: list of str (folder mode) or None.
     """
 
-    def __init__(self, directory, relative_paths, labels, class_names=None):
+    def __init__(self, directory, relative_paths, labels, num_classes, class_names=None):
         encoded = [path.encode("utf-8", "surrogateescape") for path in relative_paths]
         self.directory = directory
         self.names = b"".join(encoded)
         self.ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
         self.labels = np.asarray(labels, dtype=np.int64)
+        self.num_classes = num_classes
         self.class_names = class_names
 
     def __len__(self):
@@ -42,16 +46,23 @@ class Samples:
         name = self.names[start:self.ends[index]].decode("utf-8", "surrogateescape")
         return os.path.join(self.directory, name)
 
+    def image(self, index):
+        """Sample `index` as a PIL.Image of mode RGB; raises ImageError (data.decode) where it cannot be read."""
+        return decode_rgb(self.path(index))
+
 
 def read_samples(directory, list_file=None, *, num_classes, class_names=None, what="train"):
     """List the images of one split.
 
     directory: folder of the images. list_file: `path label` per line, paths relative to `directory`; None: one
-    folder per class, numbered in the order of the sorted names. class_names: the names in label order, when the
-    numbering is given (a validation folder must be numbered as the training folder was); only used without a list.
-    what: "train" or "val", for the config keys in messages.
+    folder per class, numbered in the order of the sorted names. Or `directory` is an archive or folder of CIFAR-10 or
+    CIFAR-100. num_classes: as configured; None: as many as there are class folders, or as the CIFAR set has.
+    class_names: the names in label order, when the numbering is given (a validation folder must be numbered as the
+    training folder was); only used without a list. what: "train" or "val", for the config keys in messages and the
+    part of a CIFAR set.
 
-    Returns Samples with at least one entry and every label in [0, num_classes).
+    Returns Samples, or CifarSamples with the same interface: len(), path(i), image(i), labels, class_names,
+    num_classes. There is at least one entry and every label is in [0, num_classes).
     Raises UserError naming the config key and the absolute path, for a list also the line.
     """
     dir_key, list_key = f"data.{what}_dir", f"data.{what}_list"
@@ -59,9 +70,15 @@ def read_samples(directory, list_file=None, *, num_classes, class_names=None, wh
         raise UserError(f"{dir_key} is not set: give the folder of the images, e.g. {dir_key}=/data/imagenet/{what}")
     directory = os.path.abspath(directory)
     if not os.path.exists(directory):
-        raise UserError(f"{dir_key}={directory}: no such folder; {_CHECK_PATH}")
+        raise UserError(f"{dir_key}={directory}: no such folder or archive; {_CHECK_PATH}")
+    if is_cifar(directory):
+        if list_file:
+            raise UserError(f"{list_key}={list_file}: {dir_key}={directory} is an archive or a CIFAR set and takes no "
+                            f"list; set {list_key}=null")
+        return read_cifar(directory, num_classes=num_classes, class_names=class_names, what=what)
     if not os.path.isdir(directory):
-        raise UserError(f"{dir_key}={directory}: is a file, not a folder of images; give the folder")
+        raise UserError(f"{dir_key}={directory}: is a file, not a folder of images, nor an archive of CIFAR-10 or "
+                        f"CIFAR-100; give the folder or such an archive")
     if list_file:
         return _from_list(directory, os.path.abspath(list_file), num_classes, dir_key, list_key)
     return _from_folders(directory, num_classes, class_names, what, dir_key, list_key)
@@ -73,6 +90,9 @@ _LABEL = re.compile(r"[+-]?[0-9]+")
 
 
 def _from_list(directory, list_file, num_classes, dir_key, list_key):
+    if num_classes is None:
+        raise UserError(f"{list_key}={list_file} needs model.num_classes: a list does not say how many classes there "
+                        f"are; give the number")
     paths, labels, line_numbers = [], [], []
     for number, line in enumerate(_read_lines(list_file, list_key), start=1):
         # The last run of whitespace separates, so that names may hold spaces.
@@ -91,7 +111,7 @@ def _from_list(directory, list_file, num_classes, dir_key, list_key):
     if not paths:
         raise UserError(f"{list_key}={list_file}: the list is empty; it needs a line `path label` for each image")
     _check_labels(labels, line_numbers, num_classes, list_file)
-    samples = Samples(directory, paths, labels)
+    samples = Samples(directory, paths, labels, num_classes)
     _probe_files(samples, line_numbers, list_file, dir_key)
     return samples
 
@@ -143,7 +163,10 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
         raise UserError(f"{dir_key}={directory}: no class folders and no images "
                         f"(accepted suffixes: {' '.join(SUFFIXES)}); check the path or fill the folder")
     if class_names is None:
-        if len(folders) != num_classes:
+        if num_classes is None and len(folders) < 2:
+            raise UserError(f"found 1 class folder in {dir_key}={directory}, a training needs at least 2; give the "
+                            f"folder that holds one folder per class")
+        if num_classes not in (None, len(folders)):
             raise UserError(f"found {len(folders)} class folder(s) in {dir_key}={directory}, the config says "
                             f"{num_classes} (model.num_classes); give the folder that holds one folder per class, "
                             f"or set model.num_classes")
@@ -165,7 +188,7 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
     if not paths:
         raise UserError(f"{dir_key}={directory}: no image in {len(folders)} class folder(s) "
                         f"(accepted suffixes: {' '.join(SUFFIXES)})")
-    return Samples(directory, paths, labels, list(class_names))
+    return Samples(directory, paths, labels, num_classes or len(class_names), list(class_names))
 
 
 def images_below(directory, folder=""):

@@ -76,8 +76,7 @@ class TrainTransform:
             raise UserError(f"data.scale={list(scale)}: must be two rising numbers above 0 and at most 1")
         if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1] < math.inf:
             raise UserError(f"data.ratio={list(ratio)}: must be two rising numbers above 0")
-        if not 0 <= hflip <= 1:
-            raise UserError(f"data.hflip={hflip}: must be a probability, 0 to 1")
+        _check_flip(hflip)
         self.size = size
         self.scale = tuple(scale)
         self.ratio = tuple(ratio)
@@ -87,21 +86,49 @@ class TrainTransform:
     def __call__(self, image, rng):
         """image: PIL RGB of any size; rng: numpy Generator -> uint8 [size, size, 3]."""
         left, top, width, height = random_box(image.size, self.scale, self.ratio, rng)
-        interpolation = self.interpolation
-        if interpolation == RANDOM:
-            interpolation = ("bilinear", "bicubic")[rng.integers(2)]
+        resample = _draw_filter(self.interpolation, rng)
         # Crop first, then resize: with resize(box=...) the filter would see pixels outside the crop.
-        image = image.crop((left, top, left + width, top + height))
-        image = image.resize((self.size, self.size), INTERPOLATIONS[interpolation])
-        if rng.random() < self.hflip:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.array(image)
+        image = image.crop((left, top, left + width, top + height)).resize((self.size, self.size), resample)
+        return np.array(_mirror(image, self.hflip, rng))
 
     def describe(self):
         """One line for the log."""
         scale, ratio = ("({:.4g}, {:.4g})".format(*pair) for pair in (self.scale, self.ratio))
         return (f"RandomResizedCrop({self.size}, scale={scale}, ratio={ratio}, {self.interpolation}) "
                 f"HorizontalFlip({self.hflip:g})")
+
+
+class PaddedCropTransform:
+    """Picture and random generator -> uint8 [size, size, 3]: squashed, moved a little, mirrored or not.
+
+    The official transfer recipe for CIFAR. The whole picture, resized to size x size, gets `padding` black pixels on
+    each side, of which a random square of the same size is cut. Black is 0 before normalisation, as there.
+    padding: 0 <= padding < size. hflip, interpolation: as for TrainTransform. Raises UserError for other values.
+    """
+
+    def __init__(self, size=224, padding=28, hflip=0.5, interpolation="bilinear"):
+        _check_size(size)
+        _check_choice("data.train_interpolation", interpolation, (*INTERPOLATIONS, RANDOM))
+        if not 0 <= padding < size:
+            raise UserError(f"data.padding={padding}: must be at least 0 and below model.img_size={size}")
+        _check_flip(hflip)
+        self.size = size
+        self.padding = padding
+        self.hflip = hflip
+        self.interpolation = interpolation
+
+    def __call__(self, image, rng):
+        """image: PIL RGB of any size; rng: numpy Generator -> uint8 [size, size, 3]."""
+        image = image.resize((self.size, self.size), _draw_filter(self.interpolation, rng))
+        left, top = (int(shift) for shift in rng.integers(-self.padding, self.padding + 1, size=2))
+        # Pillow fills with black what a crop takes from outside the picture.
+        image = image.crop((left, top, left + self.size, top + self.size))
+        return np.array(_mirror(image, self.hflip, rng))
+
+    def describe(self):
+        """One line for the log."""
+        return (f"Resize({self.size}x{self.size}, {self.interpolation}) RandomCrop({self.size}, "
+                f"padding={self.padding}) HorizontalFlip({self.hflip:g})")
 
 
 def resized_size(size, short_side):
@@ -133,6 +160,16 @@ def random_box(size, scale, ratio, rng):
     return (full_width - width) // 2, (full_height - height) // 2, width, height
 
 
+def _draw_filter(interpolation, rng):
+    if interpolation == RANDOM:
+        interpolation = ("bilinear", "bicubic")[rng.integers(2)]
+    return INTERPOLATIONS[interpolation]
+
+
+def _mirror(image, probability, rng):
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < probability else image
+
+
 def _trim(image):
     """Cut the ends off a picture so long that resizing it whole could exhaust the memory."""
     width, height = image.size
@@ -146,6 +183,11 @@ def _trim(image):
 def _check_size(size):
     if not isinstance(size, int) or size < 1:
         raise UserError(f"model.img_size={size}: must be a whole number above 0")
+
+
+def _check_flip(hflip):
+    if not 0 <= hflip <= 1:
+        raise UserError(f"data.hflip={hflip}: must be a probability, 0 to 1")
 
 
 def _check_choice(key, value, choices):

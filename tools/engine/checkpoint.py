@@ -24,13 +24,17 @@ from weights.loading import load_weights
 from weights.paddle_file import save_weights
 
 from engine.config import RESOLVED, save_config
+from engine.optim import slot_shapes
+from engine.schema import build
 
 KEEP = 2
 # What a run writes beside its weights; found in a folder without a configuration of ours, they are somebody else's.
 _OWN_FILES = ("config.yaml", "classes.txt", "train.log", "metrics.jsonl")
 _NAME = re.compile(r"epoch-(\d+)\.npz")
 # Settings that the saved tensors depend on; anything else may change between the parts of a run.
-_FIXED = ("name", "img_size", "num_classes", "qk_scale")
+_FIXED = {
+    "model.name", "model.img_size", "model.num_classes", "model.qk_scale", "train.optimizer", "train.freeze",
+}  # fmt: skip
 
 
 class RunFolder:
@@ -161,20 +165,25 @@ def _read(file):
 def _changes(old, new, folder):
     """Lines on settings that differ from the run's last part; UserError where the saved tensors would not fit."""
     notes = []
-    for section, values in new.items():
-        before = old.get(section)
-        pairs = values.items() if isinstance(values, dict) else [(None, values)]
-        for key, value in pairs:
-            was = before.get(key) if isinstance(before, dict) else before
-            name = f"{section}.{key}" if key else section
-            if was == value:
-                continue
-            if section == "model" and key in _FIXED:
-                raise UserError(
-                    f"{name}={value}: the run in {folder} has {name}={was}; choose another output or the old value"
-                )
-            notes.append(f"{name} was {was}, now {value}")
+    # What an earlier version did not know yet, it did as the default does.
+    before = {**_flat(plain(build({}))), **_flat(old)}
+    for name, value in _flat(new).items():
+        was = before[name]
+        if was == value:
+            continue
+        if name in _FIXED:
+            raise UserError(
+                f"{name}={value}: the run in {folder} has {name}={was}; choose another output or the old value"
+            )
+        notes.append(f"{name} was {was}, now {value}")
     return notes
+
+
+def _flat(config):
+    flat = {}
+    for section, values in config.items():
+        flat.update({f"{section}.{key}": v for key, v in values.items()} if type(values) is dict else {section: values})
+    return flat
 
 
 def plain(config):
@@ -194,14 +203,31 @@ def training_arrays(network, optimizer):
 
 
 def restore_training(network, optimizer, arrays):
-    """Put `training_arrays` back, bit for bit. Raises UserError when they do not fit the network."""
+    """Put `training_arrays` back, bit for bit. Raises UserError when they do not fit network and optimiser.
+
+    Paddle itself would start anew, without a word, with the moments that it does not find.
+    """
     weights = {k[len("model/"):]: v for k, v in arrays.items() if k.startswith("model/")}
     load_weights(network, weights, source="checkpoint")
-    names = {name: parameter.name for name, parameter in network.named_parameters()}
-    state = {}
+    found = {}
     for key, value in arrays.items():
         kind, _, rest = key.partition("/")
         if kind == "optimizer":
-            name, _, slot = rest.rpartition("/")
-            state[f"{names[name]}_{slot}"] = value
-    optimizer.set_state_dict(state)
+            found[tuple(rest.rsplit("/", 1))] = value
+    _check_slots(found, slot_shapes(optimizer, network))
+    names = {name: parameter.name for name, parameter in network.named_parameters()}
+    optimizer.set_state_dict({f"{names[name]}_{slot}": value for (name, slot), value in found.items()})
+
+
+def _check_slots(found, wanted):
+    faults = {
+        "lacks": [key for key in wanted if key not in found],
+        "has no use for": [key for key in found if key not in wanted],
+        "has another shape of": [k for k in wanted if k in found and list(found[k].shape) != wanted[k]],
+    }
+    texts = [f"{text} {len(keys)}, such as {'/'.join(keys[0])}" for text, keys in faults.items() if keys]
+    if texts:
+        raise UserError(
+            f"the checkpoint's optimiser state does not fit: it {'; it '.join(texts)}; choose another output or the "
+            "train.optimizer and train.freeze of the run that wrote it"
+        )

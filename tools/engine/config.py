@@ -39,12 +39,14 @@ def project_path(value: str) -> Path:
     return ROOT / os.path.expanduser(value)
 
 
-def load_config(path, overrides=()) -> Config:
+def load_config(path, overrides=(), *, record=None, source="") -> Config:
     """Read a YAML file, the files it names as `base:`, then `section.key=value` strings.
 
-    `path` is relative to the working directory, `base:` to the file that holds it. Raises ConfigError.
+    `path` is relative to the working directory, `base:` to the file that holds it. record: dict full key -> value laid
+    between file and arguments, source: where it is from, for messages. Raises ConfigError.
     """
     settings = _read_chain(Path(os.path.expanduser(path)))
+    settings.update({name: _Setting(value, source) for name, value in (record or {}).items()})
     given = {}
     for text in overrides:
         given.update(_parse_override(text))

@@ -11,8 +11,8 @@ from errors import UserError
 
 from engine import checkpoint, distributed
 from engine.evaluate import evaluate
+from engine.rates import Rates
 from engine.runlog import clock
-from engine.schedule import learning_rate
 
 
 class Best(NamedTuple):
@@ -41,6 +41,7 @@ class Trainer:
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
+        self.rates = Rates(network, config.train)
         self.model = distributed.wrap(network)
         self.first_epoch, self.best = 0, Best()
 
@@ -59,15 +60,7 @@ class Trainer:
         self._check_agreement()
         started = time.perf_counter()
         for epoch in range(self.first_epoch, recipe.epochs):
-            rate = learning_rate(
-                epoch,
-                lr=recipe.lr,
-                epochs=recipe.epochs,
-                warmup_epochs=recipe.warmup_epochs,
-                warmup_lr=recipe.warmup_lr,
-                min_lr=recipe.min_lr,
-                cooldown_epochs=recipe.cooldown_epochs,
-            )
+            rate = self.rates.scale(epoch)
             self._train_epoch(epoch, rate, started)
             self._check_weights(epoch)
             if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:

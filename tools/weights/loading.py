@@ -1,6 +1,7 @@
-"""Arrays into a network: all tensors fit, or none is loaded."""
+"""Arrays into a network: all tensors fit, or none is loaded. Fine-tuning may begin with another head and image size."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,3 +102,94 @@ def _measure(state):
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
     width = state["cls_token"].shape[-1] if "cls_token" in state else "unknown"
     return f"{len(blocks)} blocks of width {width}"
+
+
+# ---------------------------------------------------------------- where fine-tuning begins
+
+HEAD = ("head.weight", "head.bias")
+POSITIONS = "pos_embed"
+
+
+class Start(NamedTuple):
+    """What `initialise` did. loaded: tensors taken from the weights; notes: one line each, fit for the log."""
+
+    loaded: int
+    notes: list
+
+
+def initialise(network, state, *, source) -> Start:
+    """Begin training `network` (paddle.nn.Layer) with the arrays of `state` (dict name -> np.ndarray).
+
+    As strict as `load_weights`, with two exceptions, each told in the notes. Where the number of classes differs, the
+    head keeps its fresh values. Where the image size differs, the position table is resized (`resize_positions`).
+    Raises WeightsError for what does not fit and for values that are not finite; the network is then as it was.
+    """
+    own = network.state_dict()
+    state, notes = dict(state), []
+    for name, array in state.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise WeightsError(f"weights {source}: {printable(name)} holds NaN or infinity; use other weights")
+    kept = _keep_head(own, state)
+    if kept:
+        notes.append(kept)
+    loaded = len(own) - (len(HEAD) if kept else 0)
+    before, after = (_image_size(tuple(table[POSITIONS].shape)) if POSITIONS in table else 0 for table in (state, own))
+    if before and after and before != after:
+        state[POSITIONS] = resize_positions(state[POSITIONS], after // 16)
+        notes.append(
+            f"{POSITIONS} resized from {before // 16}x{before // 16} to {after // 16}x{after // 16} tokens "
+            f"({before} -> {after} px, bicubic)"
+        )
+    load_weights(network, state, source=source)
+    return Start(loaded, notes)
+
+
+def _keep_head(own, state):
+    """Put the network's own head into `state` where the file's is one for another number of classes; a note or ''."""
+    if not all(name in state and name in own for name in HEAD):
+        return ""
+    shapes = [(tuple(state[name].shape), tuple(own[name].shape)) for name in HEAD]
+    if any(file[:-1] != model[:-1] for file, model in shapes) or len({file[-1] for file, _ in shapes}) > 1:
+        return ""
+    (file, model), _ = shapes
+    if file[-1] == model[-1]:
+        return ""
+    state.update({name: own[name].numpy() for name in HEAD})
+    return f"head re-initialised ({file[-1]} -> {model[-1]} classes)"
+
+
+def resize_positions(table, side):
+    """Position table float [1, 1 + n * n, D] -> float32 [1, 1 + side * side, D]; the class token's row stays.
+
+    Bicubic as in the official utils.resize_pos_embed (align_corners False), which is one matrix product along each
+    axis. Paddle's interpolate is not used: it leaves bicubic where a side is 1 (PaddlePaddle issue 46214).
+    A table of that size already is returned unchanged. Raises WeightsError for one that is no square grid.
+    """
+    before = _image_size(tuple(table.shape)) // 16
+    if not before:
+        raise WeightsError(f"{POSITIONS} of shape {tuple(table.shape)} is no table of a square grid; use other weights")
+    if before == side:
+        return table
+    width = table.shape[-1]
+    grid = table[0, 1:].astype("float64").reshape(before, before, width)
+    rows = _bicubic(before, side)
+    grid = np.einsum("yi,xj,ijd->yxd", rows, rows, grid, optimize=True)
+    return np.concatenate([table[:, :1], grid.reshape(1, side * side, width)], axis=1).astype("float32")
+
+
+def _bicubic(before, after):
+    """Matrix float64 [after, before] that resamples a line of `before` values by cubic convolution, a = -0.75.
+
+    R. Keys, "Cubic convolution interpolation for digital image processing", 1981, equation 4; ends are repeated.
+    """
+    a = -0.75
+    centre = (np.arange(after) + 0.5) * before / after - 0.5
+    first = np.floor(centre).astype(int) - 1
+    matrix = np.zeros((after, before))
+    for tap in range(4):
+        distance = np.abs(centre - (first + tap))
+        near = (a + 2) * distance**3 - (a + 3) * distance**2 + 1
+        far = a * (distance**3 - 5 * distance**2 + 8 * distance - 4)
+        weight = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+        np.add.at(matrix, (np.arange(after), np.clip(first + tap, 0, before - 1)), weight)
+    return matrix
