@@ -1,13 +1,14 @@
-"""Networks by their published names: `build_model("t2t_vit_14")`, `list_models("t2t_vit_t_*")`."""
+"""Networks by their published names: `build_model("t2t_vit_14")`, `list_models("t2t_vit_t_*")`, `identify(shapes)`."""
 
 import difflib
 import fnmatch
 
 from errors import UserError
 
+from models.identify import Match, identify
 from models.registry import ROWS, Row
 
-__all__ = ["ROWS", "Row", "build_model", "list_models"]
+__all__ = ["ROWS", "Match", "Row", "build_model", "identify", "list_models"]
 
 
 def list_models(pattern="*"):

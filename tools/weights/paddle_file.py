@@ -4,13 +4,13 @@
 from strangers, so `pickles` reads the file as data.
 """
 
-import contextlib
 import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 
+from weights.atomic import whole_file
 from weights.files import SUFFIX, WeightsError, resolve_weights
 from weights.pickles import Refused, printable, read_pickle
 
@@ -69,7 +69,7 @@ def _pytorch(path):
 
 
 def _named_arrays(path, content):
-    if content == PYTORCH_MAGIC:
+    if type(content) is int and content == PYTORCH_MAGIC:
         raise _pytorch(path)
     if not isinstance(content, dict):
         raise WeightsError(f"{path} holds a {type(content).__name__}, not named weights; name a .pdparams file")
@@ -99,16 +99,6 @@ def save_weights(state, path) -> Path:
     path = Path(path) if str(path).endswith(SUFFIX) else Path(f"{path}{SUFFIX}")
     content = {name: np.asarray(value.numpy() if hasattr(value, "numpy") else value) for name, value in state.items()}
     content[NAME_TABLE] = {name: name for name in state}
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as stream:
-            pickle.dump(content, stream, protocol=4)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise WeightsError(f"cannot write weights {path.absolute()}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    with whole_file(path) as partial, open(partial, "wb") as stream:
+        pickle.dump(content, stream, protocol=4)
     return path

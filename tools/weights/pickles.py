@@ -1,63 +1,50 @@
-"""Pickles read as data: for files from strangers that should hold nothing but named arrays.
+"""Pickles read as data: for files from strangers that should hold nothing but numbers, text and arrays.
 
-Unpickling runs whatever code the file names. The interpreter here walks the same instructions, knows only the few that
-dicts of NumPy arrays need, calls nothing that the file names, and allocates nothing before the bytes for it were read.
+Unpickling runs whatever code the file names. The interpreter here walks the same instructions, knows only the names of
+a dialect (a table: the file's name for a thing -> what stands for it here), calls nothing that the file names, and
+allocates nothing before the bytes for it were read.
 """
 
-import enum
+import dataclasses
 import math
 import pickletools
+from collections import OrderedDict
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-# paddle.save writes some 30 instructions for a tensor; the largest published network has some 300 tensors.
-MOST_INSTRUCTIONS = 100_000
 LARGEST_SIDE = 2**40
 MOST_AXES = 32
+# Files of weights and training states nest some six levels deep; what follows the tree may recurse this far.
+MOST_LEVELS = 60
 
 
 class Refused(ValueError):
-    """The pickle asks for something that named arrays never need; the text says for what."""
+    """The pickle asks for something that the dialect does not allow; the text says for what."""
 
 
-def read_pickle(data: bytes):
-    """The object a pickle (protocol 2 to 5) describes, made of dict, list, tuple, str, bytes, numbers and arrays.
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A global of a pickle: `call(arguments, reader)` and `new(arguments, reader)` are this project's own functions."""
 
-    Arrays come as read-only np.ndarray views of the file's bytes, of bool, integer or float dtype. Raises Refused for
-    a pickle that wants more, and ValueError, TypeError, IndexError or KeyError for one that is damaged or cut short.
-    """
-    return _Interpreter(len(data)).run(data)
+    name: str
+    call: Optional[Callable] = None
+    new: Optional[Callable] = None
+
+
+class Dialect(NamedTuple):
+    """What one kind of file may ask for."""
+
+    names: dict  # "module name" -> Word, or a plain value that stands for the global
+    # paddle.save writes some 30 instructions for a tensor; the largest published network has some 300 tensors.
+    instructions: int = 100_000
+    keys: tuple = (str,)  # types of dictionary keys
+    persistent: Optional[Callable] = None  # what a persistent id stands for: PyTorch's storages
 
 
 def printable(text: str) -> str:
     """Text out of a file from a stranger, made fit for one line on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:80])
-
-
-class _Name(enum.Enum):
-    """The globals a dict of arrays needs. They are only ever compared, never looked up or called."""
-
-    RECONSTRUCT = enum.auto()
-    NDARRAY = enum.auto()
-    DTYPE = enum.auto()
-    SCALAR = enum.auto()
-    ENCODE = enum.auto()
-    ORDERED_DICT = enum.auto()
-    TUPLE = enum.auto()
-
-
-_NAMES = {
-    "numpy.core.multiarray _reconstruct": _Name.RECONSTRUCT,
-    "numpy._core.multiarray _reconstruct": _Name.RECONSTRUCT,
-    "numpy.core.multiarray scalar": _Name.SCALAR,
-    "numpy._core.multiarray scalar": _Name.SCALAR,
-    "numpy ndarray": _Name.NDARRAY,
-    "numpy dtype": _Name.DTYPE,
-    "_codecs encode": _Name.ENCODE,
-    "collections OrderedDict": _Name.ORDERED_DICT,
-    "builtins tuple": _Name.TUPLE,
-    "__builtin__ tuple": _Name.TUPLE,
-}
 
 
 class _Dtype:
@@ -70,11 +57,14 @@ class _Dtype:
             raise Refused(f"an array of dtype {printable(code)}" if type(code) is str else "a dtype without a name")
         self.dtype = np.dtype(code)
 
-    def build(self, state):
+    def build(self, state, _):
         order, *structure = state[1:5]
         if order not in ("<", ">", "|", "=") or structure != [None, None, None]:
             raise ValueError(state)
         self.dtype = self.dtype.newbyteorder(order)
+
+    def finished(self, _):
+        raise Refused("a dtype without an array")
 
 
 class _Array:
@@ -83,8 +73,9 @@ class _Array:
     def __init__(self):
         self.array = None
 
-    def build(self, state):
+    def build(self, state, reader):
         _, shape, dtype, fortran, data = state
+        data = reader.encode(data) if type(data) is str else data
         if type(shape) is not tuple or type(dtype) is not _Dtype or type(data) is not bytes:
             raise TypeError("array")
         if len(shape) > MOST_AXES or not all(type(side) is int and 0 <= side <= LARGEST_SIDE for side in shape):
@@ -94,28 +85,82 @@ class _Array:
         # A view of the bytes that were read, not a copy: many arrays over one piece of data cost nothing.
         self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if fortran else "C")
 
+    def finished(self, _):
+        if self.array is None:
+            raise ValueError("array")
+        return self.array
 
-def _finished(value):
-    """Put arrays in the place of those under construction: values of a dict, and of the pairs in it."""
-    if type(value) is dict:
-        return {name: _finished(item) if type(item) is not dict else item for name, item in value.items()}
-    if type(value) is tuple and len(value) == 2:
-        return tuple(item.array if isinstance(item, _Array) else item for item in value)
-    return value.array if isinstance(value, _Array) else value
+
+def _reconstruct(arguments, _):
+    if arguments[0] is not _NDARRAY:
+        raise Refused("an array of another class")
+    return _Array()
+
+
+def _scalar(arguments, reader):
+    made = _Array()
+    made.build((1, (), arguments[0], False, arguments[1]), reader)
+    return made
+
+
+def _encode(arguments, reader):
+    """Bytes as pickle protocol 2 writes them."""
+    if arguments[1] != "latin1":
+        raise Refused("a text encoding")
+    return reader.encode(arguments[0])
+
+
+def _ordered_dict(arguments, _):
+    if arguments != ():
+        raise Refused("an OrderedDict made by a call")
+    return OrderedDict()
+
+
+def _tuple(arguments, _):
+    if type(arguments[0]) is not tuple:
+        raise TypeError("tuple")
+    return arguments[0]
+
+
+# NumPy 2 moved its inner modules.
+_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NDARRAY = Word("numpy.ndarray")
+ARRAY_NAMES = {
+    "numpy ndarray": _NDARRAY,
+    "numpy dtype": Word("numpy.dtype", call=lambda arguments, _: _Dtype(arguments[0])),
+    "_codecs encode": Word("_codecs.encode", call=_encode),
+    "collections OrderedDict": Word("collections.OrderedDict", call=_ordered_dict),
+    **{f"{module} tuple": Word("tuple", call=_tuple) for module in ("builtins", "__builtin__")},
+    **{f"{module} _reconstruct": Word("numpy._reconstruct", call=_reconstruct) for module in _MULTIARRAY},
+    **{f"{module} scalar": Word("numpy.scalar", call=_scalar) for module in _MULTIARRAY},
+}
+ARRAYS = Dialect(ARRAY_NAMES)
+
+
+def read_pickle(data, dialect=ARRAYS):
+    """The object a pickle (protocol 2 to 4, 5 without arrays) describes: containers, text, bytes, numbers, arrays.
+
+    `data` is bytes, or an mmap that stands at the pickle's start and is left at its end. Strings of Python 2 come as
+    str, each byte a letter. Arrays come as read-only np.ndarray views of the bytes read, of bool, integer or float
+    dtype. Raises Refused for a pickle that wants more than `dialect` allows, and ValueError, TypeError, IndexError,
+    KeyError or OverflowError for one that is damaged or cut short.
+    """
+    return _Interpreter(dialect, len(data)).run(data)
 
 
 class _Interpreter:
-    """Walks the instructions of a pickle and builds dicts, lists, tuples, text, numbers and arrays, nothing else."""
+    """Walks the instructions of a pickle and builds dicts, lists, tuples, text, numbers and the dialect's own."""
 
     _argument = {
         "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
-        "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
+        "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINSTRING", "SHORT_BINSTRING",
     }  # fmt: skip
     _fresh = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
     _constant = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
     _tuple_size = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
-    def __init__(self, size):
+    def __init__(self, dialect, size):
+        self.dialect = dialect
         self.stack = []
         self.marks = []
         self.memo = {}
@@ -125,8 +170,8 @@ class _Interpreter:
     def run(self, data):
         for count, (code, argument, _) in enumerate(pickletools.genops(data)):
             if code.name == "STOP":
-                return _finished(self.stack.pop())
-            if count == MOST_INSTRUCTIONS:
+                return _Finisher(self.dialect.instructions).finish(self.stack.pop(), "", 0)[0]
+            if count == self.dialect.instructions:
                 raise Refused(f"more than {count} instructions")
             self._step(code.name, argument)
         raise ValueError("no end")
@@ -149,6 +194,15 @@ class _Interpreter:
                 raise Refused(f"the pickle instruction {name}")
             self._handlers[name](self, argument)
 
+    def encode(self, text):
+        """The bytes of a text whose letters stand for one byte each."""
+        if type(text) is not str:
+            raise TypeError("text")
+        self.bytes_left -= len(text)
+        if self.bytes_left < 0:
+            raise Refused("more bytes than the file has")
+        return text.encode("latin1")
+
     def _take(self, count):
         if count > len(self.stack):
             raise IndexError(count)
@@ -166,8 +220,7 @@ class _Interpreter:
         self.stack.append(tuple(self._since_mark()))
 
     def _append(self, _):
-        (item,) = self._take(1)
-        self._extend([item])
+        self._extend(self._take(1))
 
     def _appends(self, _):
         self._extend(self._since_mark())
@@ -184,14 +237,30 @@ class _Interpreter:
         self._update(self._since_mark())
 
     def _update(self, items):
-        if type(self.stack[-1]) is not dict or not all(type(key) is str for key in items[::2]):
-            raise TypeError("not a dict with names for keys")
-        self.stack[-1].update(zip(items[::2], items[1::2]))
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(items) % 2:
+            raise TypeError("not a dict")
+        for key, value in zip(items[::2], items[1::2]):
+            self._check_key(key)
+            if key in target:
+                raise Refused(f"the key '{printable(str(key))}' twice in one dictionary")
+            target[key] = value
+
+    def _check_key(self, key):
+        kinds = self.dialect.keys
+        if type(key) not in kinds:
+            raise Refused(f"a dictionary key of type {type(key).__name__}")
+        # Python's hashes of large integers, and of long tuples, collide at the will of who made the file.
+        parts = key if type(key) is tuple else (key,)
+        if len(parts) > 4 or any(type(part) is tuple or type(part) not in kinds for part in parts):
+            raise Refused("a dictionary key of many parts")
+        if any(type(part) is int and abs(part) >= 2**53 for part in parts):
+            raise Refused("a huge number as a dictionary key")
 
     def _global(self, argument):
-        if argument not in _NAMES:
+        if argument not in self.dialect.names:
             raise Refused(printable(argument.replace(" ", ".")))
-        self.stack.append(_NAMES[argument])
+        self.stack.append(self.dialect.names[argument])
 
     def _stack_global(self, _):
         module, name = self._take(2)
@@ -200,51 +269,78 @@ class _Interpreter:
         self._global(f"{module} {name}")
 
     def _reduce(self, _):
+        self._make("call", "a call")
+
+    def _newobj(self, _):
+        self._make("new", "the pickle instruction NEWOBJ")
+
+    def _make(self, how, words):
         target, arguments = self._take(2)
         if type(arguments) is not tuple:
             raise TypeError("arguments")
-        if target is _Name.RECONSTRUCT and arguments[0] is _Name.NDARRAY:
-            made = _Array()
-        elif target is _Name.SCALAR:
-            made = _Array()
-            made.build((1, (), arguments[0], False, arguments[1]))
-        elif target is _Name.DTYPE:
-            made = _Dtype(arguments[0])
-        elif target is _Name.ENCODE and arguments[1] == "latin1":
-            made = self._encode(arguments[0])
-        elif target is _Name.ORDERED_DICT and arguments == ():
-            made = {}
-        elif target is _Name.TUPLE and type(arguments[0]) is tuple:
-            made = arguments[0]
-        else:
-            raise Refused("a call")
-        self.stack.append(made)
-
-    def _encode(self, text):
-        """Bytes as pickle protocol 2 writes them."""
-        if type(text) is not str:
-            raise TypeError("text")
-        self.bytes_left -= len(text)
-        if self.bytes_left < 0:
-            raise Refused("more bytes than the file has")
-        return text.encode("latin1")
+        function = getattr(target, how) if isinstance(target, Word) else None
+        if function is None:
+            raise Refused(words + (f" of {target.name}" if isinstance(target, Word) else ""))
+        self.stack.append(function(arguments, self))
 
     def _build(self, _):
         target, state = self._take(2)
-        if not isinstance(target, (_Array, _Dtype)):
-            raise Refused("a change to an object")
-        target.build(state)
+        # PyTorch hangs its version table on the OrderedDict of the weights; nothing of it is needed.
+        if type(target) is not OrderedDict:
+            if not hasattr(target, "build"):
+                raise Refused("a change to an object")
+            target.build(state, self)
         self.stack.append(target)
 
+    def _persistent(self, _):
+        if self.dialect.persistent is None:
+            raise Refused("the pickle instruction BINPERSID")
+        self.stack.append(self.dialect.persistent(*self._take(1)))
+
     _handlers = {
-        "MARK": _mark,
-        "TUPLE": _tuple,
-        "APPEND": _append,
-        "APPENDS": _appends,
-        "SETITEM": _setitem,
-        "SETITEMS": _setitems,
-        "GLOBAL": _global,
-        "STACK_GLOBAL": _stack_global,
-        "REDUCE": _reduce,
-        "BUILD": _build,
-    }
+        "MARK": _mark, "TUPLE": _tuple, "APPEND": _append, "APPENDS": _appends, "SETITEM": _setitem,
+        "SETITEMS": _setitems, "GLOBAL": _global, "STACK_GLOBAL": _stack_global, "REDUCE": _reduce,
+        "NEWOBJ": _newobj, "BUILD": _build, "BINPERSID": _persistent,
+    }  # fmt: skip
+
+
+class _Finisher:
+    """Puts arrays in the place of those under construction, and sees that the tree ends and is no larger than read.
+
+    A pickle may use one part many times, part of itself even. Who follows the tree would follow such a part each time.
+    """
+
+    def __init__(self, most):
+        self.most = most
+        self.done = {}
+
+    def finish(self, value, name, level):
+        """The finished value and the number of values in it; `name` is the nearest dictionary key above."""
+        if value is None or type(value) in (str, bytes, int, float, bool):
+            return value, 1
+        if level == MOST_LEVELS:
+            raise Refused(f"more than {level} levels of nesting")
+        if id(value) not in self.done:
+            # The entry keeps `value` alive, for Python reuses the id of what is gone.
+            self.done[id(value)] = (value, *self._fresh(value, name, level + 1))
+        return self.done[id(value)][1:]
+
+    def _fresh(self, value, name, level):
+        if isinstance(value, dict):
+            pairs = [(key, self.finish(item, str(key), level)) for key, item in value.items()]
+            return {key: item for key, (item, _) in pairs}, self._count(pair for _, pair in pairs)
+        if type(value) in (list, tuple):
+            pairs = [self.finish(item, name, level) for item in value]
+            return type(value)(item for item, _ in pairs), self._count(pairs)
+        if hasattr(value, "attributes"):
+            value.attributes, count = self.finish(value.attributes, name, level)
+            return value, count
+        if not hasattr(value, "finished"):
+            raise Refused(f"{value.name} as a value" if isinstance(value, Word) else "a value of unknown kind")
+        return value.finished(name), 1
+
+    def _count(self, pairs):
+        total = 1 + sum(count for _, count in pairs)
+        if total > self.most:
+            raise Refused(f"more than {self.most} values")
+        return total
