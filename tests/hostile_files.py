@@ -111,8 +111,9 @@ def _zips():
     }.items():  # fmt: skip
         content = made.zipped({**members, path: b"x"})
         yield f"zip_path_{name}.pth", content.replace(b"archive/data/2", b"archive/data\0002")
-    # In the directory: flags at 8, sizes at 20 and 24, place of the header at 42, name at 46.
+    # In the directory: flags at 8, method at 10, sizes at 20 and 24, place of the header at 42, name at 46.
     yield "zip_encrypted.pth", _patched(whole, directory + 8, "<H", 1)
+    yield "zip_method.pth", _patched(whole, directory + 10, "<H", zipfile.ZIP_DEFLATED)
     yield "zip_huge_size.pth", _patched(whole, directory + 20, "<II", 2**31, 2**31)
     yield "zip_sizes_differ.pth", _patched(whole, directory + 24, "<I", 2**31)
     yield "zip_overlap.pth", _patched(whole, directory + 20, "<II", 400, 400)

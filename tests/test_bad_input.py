@@ -64,7 +64,8 @@ def test_folders(commands, tmp_path, split):
     key, command = f"data__{split}_dir", split
     absent, file, empty = tmp_path / "absent", make_image(tmp_path / "f.png"), tmp_path / "empty"
     empty.mkdir()
-    for value, *parts in ((absent, "no such folder or archive; check the path"), (file, "give the folder"), (empty, "no images")):
+    cases = ((absent, "no such folder or archive; check the path"), (file, "give the folder"), (empty, "no images"))
+    for value, *parts in cases:
         mistake(commands(command, **{key: value}), f"data.{split}_dir={value}", *parts)
     mistake(commands(command, **{key: ""}), f"data.{split}_dir is not set", "give the folder")
     for name in ("ant", "bee", "cow"):
@@ -146,8 +147,8 @@ WEIGHTS = {
     "half": (half, ("cut short", "copy the file again")),
     "folder": (lambda path, good: path.mkdir(), ("no best.pdparams or last.pdparams", "train first")),
     "jpeg": (jpeg, ("not a weights file", "name a .pdparams file")),
-    "pytorch zip": (pytorch_zip, ("is a PyTorch file", "convert it to .pdparams first")),
-    "old pytorch": (pytorch_old, ("is a PyTorch file", "convert it to .pdparams first")),
+    "pytorch zip": (pytorch_zip, ("is a PyTorch file", "convert it first: bash scripts/convert.sh")),
+    "old pytorch": (pytorch_old, ("is a PyTorch file", "convert it first: bash scripts/convert.sh")),
     "text": (lambda path, good: path.write_text("weights"), ("not a weights file",)),
     "one tensor renamed": (without_one, ("1 missing (blocks.3.attn.qkv.weight)", "1 unexpected (blocks.0.extra)")),
     "other model": (lambda path, good: make_weights(path, name="t2t_vit_10"),

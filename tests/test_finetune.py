@@ -115,8 +115,9 @@ def test_frozen_parts_stay_as_they_were(folder, tmp_path):
 
 
 def test_sgd_and_layer_decay_reach_the_optimiser(folder, tmp_path):
-    made = finetune(folder, tmp_path / "run", folder / "five", train__optimizer="sgd", train__layer_decay=0.5,
-                    train__backbone_lr_scale=0.1, train__decayed="all", train__min_lr=0, train__warmup_lr=0)  # fmt: skip
+    more = {"train__optimizer": "sgd", "train__layer_decay": 0.5, "train__backbone_lr_scale": 0.1}
+    made = finetune(folder, tmp_path / "run", folder / "five", train__decayed="all", train__min_lr=0,
+                    train__warmup_lr=0, **more)  # fmt: skip
     assert made.code == 0, made
     assert "peak rates: 0.001 for 2 tensors (head)" in made.out and "with weight decay, 0 without" in made.out
 

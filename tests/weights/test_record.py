@@ -68,7 +68,7 @@ def test_nothing_is_left_where_writing_fails(weights, record, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("weights.record.os.fsync", full)
+    monkeypatch.setattr("weights.atomic.os.fsync", full)
     with pytest.raises(WeightsError, match="No space left on device"):
         write_record(record, weights)
     assert [item.name for item in weights.parent.iterdir()] == ["w.pdparams"]

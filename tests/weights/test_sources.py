@@ -1,6 +1,7 @@
 """Which format a file is, which dictionary inside is meant, which tensors of it, and what is refused before Paddle."""
 
 import argparse
+import pickle
 import zipfile
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch_files
 from models.identify import PADDLE, PYTORCH
 from weights import sources
 from weights.files import WeightsError
-from weights.paddle_file import save_weights
+from weights.paddle_file import read_weights, save_weights
 from weights.safetensors_file import write_safetensors
 from weights.sources import arrays_of, choose, read_source
 
@@ -201,6 +202,19 @@ def test_arrays_of_paddle_files(tmp_path):
     assert arrays["brain"].tolist() == [1.5, 3.140625] and arrays["big"].tolist() == [[1, 2]]
     assert arrays["fortran"].tolist() == [[0, 1, 2], [3, 4, 5]] and arrays["scalar"].shape == ()
     assert all(array.dtype == np.dtype("f4") and array.flags.c_contiguous for array in arrays.values())
+
+
+def test_training_checkpoints_of_paddle(tmp_path):
+    # As training programs save with paddle.save: weights, moments and counters in one file.
+    names = {"StructuredToParameterName@@": {"cls_token": "cls_token"}}
+    content = {"model": {**STATE, **names}, "optimizer": {"m": STATE["cls_token"], "LR_Scheduler": {"last_epoch": 3}},
+               "epoch": 12, "lr": 1e-3, "scaler": None}  # fmt: skip
+    file = tmp_path / "w.pdparams"
+    file.write_bytes(pickle.dumps(content, protocol=4))
+    choice, arrays = values(read_source(file))
+    assert choice.dictionary == "model" and same(arrays, STATE) and set(choice.found) == {"model", "optimizer"}
+    text = refusal(read_weights, file)
+    assert "'model' is not a tensor" in text and f"bash scripts/convert.sh {file}" in text
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -22,7 +22,9 @@ def whole_file(path):
             os.fsync(stream.fileno())
         os.replace(partial, path)
     except OSError as error:
-        raise WeightsError(f"cannot write weights {path.absolute()}: {error.strerror or error}") from error
+        raise WeightsError(
+            f"cannot write {path.absolute()}: {error.strerror or error}; free some space or choose another folder"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -19,6 +19,7 @@ NAME_TABLE = "StructuredToParameterName@@"
 # paddle.save with protocol 2 or 3 cuts arrays of more than a gigabyte into slices listed here.
 SLICE_TABLE = "UnpackBigParamInfor@@"
 LARGEST_FILE = 4 << 30
+CONVERT = "bash scripts/convert.sh {} NAME.pdparams"
 # The first pickle of a PyTorch file of the older kind is this number alone.
 PYTORCH_MAGIC = 0x1950A86A20F9469CFC6C
 
@@ -30,6 +31,14 @@ def read_weights(path) -> dict:
     `path` as in `resolve_weights`. Raises WeightsError; nothing in the file is ever executed.
     """
     path = resolve_weights(path)
+    return _named_arrays(path, read_tree(path))
+
+
+def read_tree(path) -> dict:
+    """Everything in a file of paddle.save: a dict of arrays, or of dicts of them, as training programs save.
+
+    path: of the file itself. Raises WeightsError; nothing in the file is ever executed.
+    """
     try:
         with open(path, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -48,7 +57,13 @@ def read_weights(path) -> dict:
         ) from refusal
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise WeightsError(f"weights {path} are damaged or cut short ({size} bytes); copy the file again") from error
-    return _named_arrays(path, content)
+    if type(content) is int and content == PYTORCH_MAGIC:
+        raise _pytorch(path)
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path} holds a {type(content).__name__}, not named weights; name a .pdparams file")
+    if SLICE_TABLE in content:
+        raise WeightsError(f"{path}: arrays cut in slices ({SLICE_TABLE}) are not supported; save with protocol=4")
+    return content
 
 
 def _check_start(path, start, size):
@@ -59,35 +74,38 @@ def _check_start(path, start, size):
     if start == b"PK\x03\x04":
         raise _pytorch(path)
     if start[0] != 0x80 or (len(start) > 1 and start[1] not in (2, 3, 4, 5)):
-        raise WeightsError(f"{path} is not a weights file of Paddle; name a .pdparams file")
+        foreign = f", or convert it first: {CONVERT.format(path)}" if path.suffix == ".safetensors" else ""
+        raise WeightsError(f"{path} is not a weights file of Paddle; name a .pdparams file{foreign}")
 
 
 def _pytorch(path):
     if path.suffix == ".npz":
         return WeightsError(f"{path} is a checkpoint, not plain weights; name its run folder or best.pdparams in it")
-    return WeightsError(f"{path} is a PyTorch file, not Paddle's; convert it to .pdparams first")
+    return WeightsError(f"{path} is a PyTorch file, not Paddle's; convert it first: {CONVERT.format(path)}")
 
 
 def _named_arrays(path, content):
-    if type(content) is int and content == PYTORCH_MAGIC:
-        raise _pytorch(path)
-    if not isinstance(content, dict):
-        raise WeightsError(f"{path} holds a {type(content).__name__}, not named weights; name a .pdparams file")
-    if SLICE_TABLE in content:
-        raise WeightsError(f"{path}: arrays cut in slices ({SLICE_TABLE}) are not supported; save with protocol=4")
     arrays = {}
     for name, value in content.items():
         if name == NAME_TABLE:
             continue
-        if isinstance(value, tuple) and len(value) == 2:
-            # Paddle pickles a tensor outside a plain state dict as (name of the parameter, array).
-            value = value[1]
-        if not isinstance(value, np.ndarray):
-            raise WeightsError(f"{path}: '{printable(name)}' is not a tensor; give plain weights such as best.pdparams")
-        arrays[name] = value
+        arrays[name] = array_in(value)
+        if arrays[name] is None:
+            raise WeightsError(
+                f"{path}: '{printable(name)}' is not a tensor; give plain weights such as best.pdparams, or convert the "
+                f"file first: {CONVERT.format(path)}"
+            )
     if not arrays:
         raise WeightsError(f"{path} holds no weights; name another .pdparams file")
     return arrays
+
+
+def array_in(value):
+    """The np.ndarray of an entry of a file, or None where it is no tensor."""
+    if isinstance(value, tuple) and len(value) == 2:
+        # Paddle pickles a tensor outside a plain state dict as (name of the parameter, array).
+        value = value[1]
+    return value if isinstance(value, np.ndarray) else None
 
 
 def save_weights(state, path) -> Path:

@@ -4,13 +4,12 @@
 nobody has to know which network, size and transform a file was made for.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+from weights.atomic import whole_file
 from weights.files import WeightsError
 
 # A record is a page of text; anything longer is something else.
@@ -67,19 +66,8 @@ def sha256_of(path) -> str:
 def write_record(record, weights) -> Path:
     """Write the record of a weights file beside it, whole or not at all, and return its path. Raises WeightsError."""
     path = record_file(weights)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(record._asdict(), indent=2) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise WeightsError(f"cannot write {path.absolute()}: {error.strerror}; free some space or choose another folder"
-                           ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(record._asdict(), indent=2) + "\n", encoding="utf-8")
     return path
 
 

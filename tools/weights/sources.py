@@ -10,7 +10,7 @@ import numpy as np
 
 from weights.files import WeightsError, resolve_weights
 from weights.names import Naming, official_names
-from weights.paddle_file import PYTORCH_MAGIC, read_weights
+from weights.paddle_file import NAME_TABLE, PYTORCH_MAGIC, array_in, read_tree
 from weights.pickles import printable
 from weights.safetensors_file import read_safetensors
 from weights.torch_file import read_torch
@@ -86,9 +86,16 @@ def read_source(path) -> Source:
         content = read_safetensors(path)
         return Source(path, content.kind, None, content.tree, content.metadata.get("model"))
     if start.startswith(b"\x80"):
-        arrays = read_weights(path)
-        return Source(path, PADDLE, PADDLE, {name: PaddleTensor(array) for name, array in arrays.items()}, None)
+        return Source(path, PADDLE, PADDLE, _with_tensors(read_tree(path)), None)
     raise WeightsError(f"{path} is not a weights file of PyTorch, Paddle or safetensors{_looks_like(start)}")
+
+
+def _with_tensors(tree):
+    """A tree of a Paddle file with tensors in the place of arrays."""
+    if isinstance(tree, dict):
+        return {name: _with_tensors(value) for name, value in tree.items() if name != NAME_TABLE}
+    array = array_in(tree)
+    return tree if array is None else PaddleTensor(array)
 
 
 def _start_of(path):
