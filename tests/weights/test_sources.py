@@ -2,6 +2,7 @@
 
 import argparse
 import pickle
+import tarfile
 import zipfile
 
 import numpy as np
@@ -190,6 +191,12 @@ def test_values_become_float32(tmp_path):
     assert arrays["half"].tolist() == [1.5, -2] and arrays["brain"].tolist() == [1.5, 3.140625]
     assert arrays["single"].shape == () and arrays["double"].tolist() == [[np.float32(0.1), 3]]
     assert [tensor.dtype for tensor in choice.tensors.values()] == ["float16", "float64", "bfloat16", "float32"]
+
+
+def test_a_tar_archive_is_named(tmp_path):
+    with tarfile.open(tmp_path / "w.pth.tar", "w") as archive:
+        archive.add(torch_files.save_zip(STATE, tmp_path / "w.pth"), "w.pth")
+    assert "is a tar archive" in refusal(read_source, tmp_path / "w.pth.tar")
 
 
 def test_arrays_of_paddle_files(tmp_path):

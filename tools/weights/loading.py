@@ -91,7 +91,7 @@ def _listed(what, items):
 
 def _advice(state, own, unlike):
     if unlike and all(file == model[::-1] for file, model in unlike.values()):
-        return "the shapes are transposed, as PyTorch stores them: convert the file it was made from (scripts/convert.sh)"
+        return "the shapes are transposed, as PyTorch stores them: convert the file they were made from anew"
     file, model = _measure(state), _measure(own)
     if file != model:
         return f"the file is a network of {file}, the model one of {model}: set model.name to the weights' network"

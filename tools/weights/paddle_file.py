@@ -92,8 +92,8 @@ def _named_arrays(path, content):
         arrays[name] = array_in(value)
         if arrays[name] is None:
             raise WeightsError(
-                f"{path}: '{printable(name)}' is not a tensor; give plain weights such as best.pdparams, or convert the "
-                f"file first: {CONVERT.format(path)}"
+                f"{path}: '{printable(name)}' is not a tensor; give plain weights such as best.pdparams, or convert the"
+                f" file first: {CONVERT.format(path)}"
             )
     if not arrays:
         raise WeightsError(f"{path} holds no weights; name another .pdparams file")

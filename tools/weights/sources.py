@@ -77,7 +77,7 @@ def read_source(path) -> Source:
     """Read a weights file, whose format its content tells, or the best weights of a run folder. Raises WeightsError."""
     path = resolve_weights(path)
     start = _start_of(path)
-    if start.startswith(b"PK") or PYTORCH_MAGIC.to_bytes(10, "little") in start[:20]:
+    if start.startswith(b"PK") or PYTORCH_MAGIC.to_bytes(10, "little") in start[:20] or start[257:262] == b"ustar":
         if path.suffix == ".npz":
             raise WeightsError(f"{path} holds arrays of NumPy, such as a checkpoint; name its run folder instead")
         content = read_torch(path)
