@@ -42,5 +42,21 @@ def test_commands_name_configurations_that_load(text, root):
         assert load_config(root / "config" / f"{name}.yaml")
 
 
+def test_each_release_file_has_its_commands(text, root):
+    rows = re.findall(r"\| `(\S+)\.pth\.tar` \| `bash scripts/convert\.sh (\S+) (\S+)` "
+                      r"\| `bash scripts/val\.sh (\S+) \$IMAGENET` \| ([\d.]+) \|", text)  # fmt: skip
+    assert len(rows) == len(set(rows)) == 11
+    for name, source, target, config_file, top1 in rows:
+        assert source == f"{name}.pth.tar" and name.startswith(f"{top1}_")
+        config = load_config(root / config_file)
+        # What convert writes is what val reads, and the target is the published figure less a small allowance.
+        assert config.val.weights == target and config.val.target_images == 50000
+        assert 0 < float(top1) / 100 - config.val.target_acc < 0.0015
+        size = 384 if name.startswith("83.3") else 224
+        assert (config.model.img_size, config.model.num_classes) == (size, 1000)
+        family = "t_" if "ViTt" in name else ""
+        assert config.model.name == f"t2t_vit_{family}{name.rpartition('_')[2]}"
+
+
 def test_no_placeholder_is_left(text):
     assert not re.findall(r"[A-Z]+_[A-Z]+_?[A-Z]*(?:LINE|TABLE|ACC)\b", text)
