@@ -29,6 +29,7 @@ def hostile_files(folder) -> list:
     found = []
     for name, content in (
         *_streams(), *_zips(), *_tensors(), *_calls(folder / CANARY), *_pickle_bombs(), *_safetensors(), *_others(),
+        *_slow_and_shared(),
     ):  # fmt: skip
         path = folder / name
         if path.exists():
@@ -36,6 +37,14 @@ def hostile_files(folder) -> list:
         path.write_bytes(content)
         found.append((name, path))
     return found
+
+
+def _slow_and_shared():
+    """Files that took minutes, or several times their size, in an earlier version."""
+    names = ",".join(f'"{number:x}":0' for number in range(200_000))
+    header = f'{{{names},"{199_999:x}":0}}'.encode()
+    yield "last_of_many_names_twice.safetensors", len(header).to_bytes(8, "little") + header
+    yield from both("tuple_keys", {(number, number * 7919): 0 for number in range(1000)})
 
 
 def both(name, content):

@@ -141,11 +141,11 @@ def jpeg(path, good):
 
 
 WEIGHTS = {
-    "absent": (lambda path, good: None, ("not found", "train first")),
+    "absent": (lambda path, good: None, ("not found", "README.md, 'Weights'")),
     "empty": (lambda path, good: path.touch(), ("empty (0 bytes)", "copy the file again")),
     "truncated": (truncated, ("cut short", "copy the file again")),
     "half": (half, ("cut short", "copy the file again")),
-    "folder": (lambda path, good: path.mkdir(), ("no best.pdparams or last.pdparams", "train first")),
+    "folder": (lambda path, good: path.mkdir(), ("no best.pdparams or last.pdparams", "README.md, 'Weights'")),
     "jpeg": (jpeg, ("not a weights file", "name a .pdparams file")),
     "pytorch zip": (pytorch_zip, ("is a PyTorch file", "convert it first: bash scripts/convert.sh")),
     "old pytorch": (pytorch_old, ("is a PyTorch file", "convert it first: bash scripts/convert.sh")),

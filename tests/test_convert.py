@@ -104,7 +104,7 @@ def test_what_is_printed(tmp_path, training):
         f"record: {tmp_path / 'w.pdparams.json'}: resize crop, crop_pct 0.9, interpolation bicubic",
     ):
         assert f"\n{part}" in f"\n{outcome.out}", (part, outcome.out)
-    assert last_line(outcome) == f"next: python tools/val.py --weights {tmp_path / 'w.pdparams'}"
+    assert last_line(outcome).endswith(f"tools/predict.py IMG --weights {tmp_path / 'w.pdparams'}")
     assert "note:" not in outcome.out and outcome.err == ""
     # The averaged weights are taken by default and the raw ones when asked for.
     outcome = run("convert", file, tmp_path / "raw.pdparams", "--key", "state_dict")
@@ -272,13 +272,33 @@ def test_a_run_folder_brings_its_settings(tmp_path):
     assert run("convert", tmp_path / "run", tmp_path / "w.pth").code == 0
     record = read_record(tmp_path / "w.pth")
     assert record.source == "best.pdparams" and record.data["crop_pct"] == 0.5 and record.num_classes == 3
+    # The names of the class folders go along, from record to record.
+    assert record.classes == ["ant", "bee", "cow"]
     assert run("convert", tmp_path / "w.pth", tmp_path / "w").code == 0
+    assert read_record(tmp_path / "w.pdparams").classes == ["ant", "bee", "cow"]
     assert same(read_weights(tmp_path / "w"), read_weights(tmp_path / "run"))
     assert snapshot(tmp_path / "run") == before
     # What was converted is evaluated by its own settings.
     outcome = run("val", "--weights", tmp_path / "w", "data.name=Made", f"data.val_dir={tmp_path / 'photos' / 'val'}",
                   "data.val_list=null", "data.workers=0")  # fmt: skip
     assert outcome.code == 0 and "Resize(32, bicubic)" in outcome.out and "Made final val acc" in outcome.out
+
+
+@pytest.mark.parametrize("classes", [10, 100, 7])
+def test_the_authors_cifar_files_are_known_by_their_form(tmp_path, classes):
+    content = {"net": {f"module.{name}": array for name, array in random_state(num_classes=classes).items()},
+               "acc": 98.3, "epoch": 59}  # fmt: skip
+    file = torch_files.save_zip(content, tmp_path / "cifar.pth")
+    outcome = run("convert", file, tmp_path / "w")
+    record = read_record(tmp_path / "w.pdparams")
+    assert outcome.code == 0 and record.num_classes == classes
+    known = classes != 7
+    assert (f"data: as in config/finetune_cifar{classes}.yaml" in outcome.out) is known
+    assert record.data["resize"] == ("squash" if known else "crop")
+    assert record.data["mean"] == ([0.4914, 0.4822, 0.4465] if known else [0.485, 0.456, 0.406])
+    # A configuration that was named goes before.
+    assert run("convert", file, tmp_path / "v", "--config", TOOLS.parent / "config" / "t2t_vit_7.yaml").code == 0
+    assert read_record(tmp_path / "v.pdparams").data["resize"] == "crop"
 
 
 # ---------------------------------------------------------------- what does not fit
@@ -377,8 +397,12 @@ def test_nothing_of_the_users_is_replaced_unasked(tmp_path, training, state):
     before = snapshot(tmp_path)
     for name in ("a.pdparams", "a", "b", "b.pdparams", "c.pt", "e"):
         mistake(run("convert", file, tmp_path / name), "exists already", "--overwrite")
-    mistake(run("convert", file, tmp_path / "d"), "is a folder")
-    mistake(run("convert", file, tmp_path / "d", "--overwrite"), "is a folder")
+    mistake(run("convert", file, tmp_path / "d"), "is no regular file")
+    mistake(run("convert", file, tmp_path / "d", "--overwrite"), "is no regular file")
+    for name in ("", ".", f"{tmp_path}/", f"{tmp_path}/new/", tmp_path, tmp_path / "..", tmp_path / "x."):
+        mistake(run("convert", file, name), "is a folder or no name")
+    mistake(run("convert", file, tmp_path / ("n" * 300)), "longer than 200 bytes")
+    mistake(run("convert", file, "/dev/null", "--overwrite"), "is no regular file")
     mistake(run("convert", file, file, "--overwrite"), "is SRC itself")
     mistake(run("convert", file, file), "exists already")
     assert snapshot(tmp_path) == before
@@ -414,7 +438,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, state, suffix, call):
         calls.clear()
         outcome = run("convert", file, folder / f"w{suffix}", "--overwrite")
         mistake(outcome, f"{folder / 'w'}{suffix}", "No space left on device")
-        assert ".convert-" not in outcome.err and len(calls) == call
+        assert ".converting-" not in outcome.err and len(calls) == call
         assert snapshot(tmp_path) == before and not (tmp_path / "new").exists()
         assert not list(tmp_path.rglob(".*"))
 

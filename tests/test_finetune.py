@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from commands import last_line, make_folders, make_list, make_weights, mistake, run, settings, snapshot
+from engine.config import load_config
 from weights.paddle_file import read_weights
 from weights.record import Record, record_file, sha256_of, write_record
 
@@ -141,7 +142,7 @@ def test_other_settings_than_the_record_are_named(folder, tmp_path):
     words = settings(folder, tmp_path / "run", model__num_classes=5, model__img_size=32, data__crop_pct=1.0,
                      data__val_list=make_list(folder / "val", tmp_path / "list.txt"), val__weights=weights)  # fmt: skip
     made = run("val", *words)
-    assert made.code == 0 and "note: data.crop_pct=1.0 here, 0.9 in the record of the weights" in made.out, made
+    assert made.code == 0 and "note: data.crop_pct=1.0 here, 0.9 where the weights were trained" in made.out, made
 
 
 def test_fine_tuning_takes_the_network_from_the_record(folder, tmp_path):
@@ -150,6 +151,43 @@ def test_fine_tuning_takes_the_network_from_the_record(folder, tmp_path):
     assert made.code == 0 and "model: t2t_vit_10" in made.out, made
     assert "note: data.mean=" in made.out
     assert "name: t2t_vit_10" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_size_mean_and_deviation_may_be_those_of_the_weights(folder, tmp_path):
+    data = {**DATA, "mean": [0.4, 0.5, 0.6], "std": [0.3, 0.2, 0.1]}
+    weights = recorded(tmp_path, data=data)
+    nulls = {"model__img_size": "null", "data__mean": "null", "data__std": "null", "model__name": "null"}
+    made = finetune(folder, tmp_path / "run", weights, **nulls)
+    assert made.code == 0 and "at 32 px" in made.out and "note:" not in made.out, made
+    config = load_config(tmp_path / "run" / "config.yaml")
+    assert (config.data.mean, config.data.std, config.model.img_size) == ((0.4, 0.5, 0.6), (0.3, 0.2, 0.1), 32)
+    # A run tells them as well; without either they are the defaults.
+    assert finetune(folder, tmp_path / "again", tmp_path / "run", **nulls).code == 0
+    assert load_config(tmp_path / "again" / "config.yaml").data.mean == (0.4, 0.5, 0.6)
+    plain = make_weights(tmp_path / "plain", num_classes=5, img_size=224)
+    nulls.update(model__name="t2t_vit_7", train__max_steps=1)
+    assert finetune(folder, tmp_path / "plain_run", plain, **nulls).code == 0
+    config = load_config(tmp_path / "plain_run" / "config.yaml")
+    assert (config.data.mean, config.model.img_size) == ((0.485, 0.456, 0.406), 224)
+
+
+def test_names_of_the_classes_travel_with_the_record(folder, tmp_path):
+    names = ["rot", "grün", "blau", "a b", "z"]
+    weights = recorded(tmp_path, classes=names)
+    made = run("predict", folder / "val" / "ant" / "0.JPEG", "--weights", weights, "--json")
+    assert sorted(row["name"] for row in json.loads(last_line(made))["top"]) == sorted(names)
+
+
+@pytest.mark.parametrize("changed", [{"img_size": 64}, {"img_size": 16000}, {"num_classes": 10**9}, {"model": "no"}])
+def test_a_record_that_contradicts_its_weights_is_named(folder, tmp_path, changed):
+    weights = recorded(tmp_path, **changed)
+    mistake(run("predict", folder / "val" / "ant" / "0.JPEG", "--weights", weights), weights.name)
+
+
+def test_a_class_without_validation_image_is_told(folder, tmp_path):
+    make_folders(tmp_path / "val", NAMES[:3], count=1)
+    made = finetune(folder, tmp_path / "run", folder / "five", data__val_dir=tmp_path / "val")
+    assert made.code == 0 and "no validation image of 1 class(es), such as 'dog'" in made.out
 
 
 def test_networks_that_only_the_record_tells_apart(folder, tmp_path):
@@ -169,6 +207,12 @@ def test_another_attention_scale_than_the_record_is_refused(folder, tmp_path):
     assert run("predict", folder / "val" / "ant" / "0.JPEG", "--weights", weights).code == 0
 
 
+def test_the_attention_scale_comes_with_the_network(folder, tmp_path):
+    weights = recorded(tmp_path, qk_scale=0.0625)
+    assert finetune(folder, tmp_path / "run", weights, model__name="null").code == 0
+    assert load_config(tmp_path / "run" / "config.yaml").model.qk_scale == 0.0625
+
+
 def test_a_record_of_other_weights_stops(folder, tmp_path):
     weights = recorded(tmp_path, sha256="0" * 64)
     mistake(run("predict", folder / "val" / "ant" / "0.JPEG", "--weights", weights), record_file(weights), "SHA-256")
@@ -181,12 +225,15 @@ def test_mistakes_end_in_one_line_and_leave_nothing(folder, tmp_path):
     before = snapshot(folder)
     damaged = tmp_path / "damaged.pdparams"
     damaged.write_bytes((folder / "five.pdparams").read_bytes()[:-100])
+    pytorch = tmp_path / "x.pth.tar"
+    pytorch.write_bytes(b"PK\x03\x04" + bytes(100))
     cases = [
         ({"init": tmp_path / "none"}, ["weights not found", "none"]),
         ({"init": damaged}, ["damaged"]),
         ({"init": folder}, ["no best.pdparams"]),
         ({"init": "", "model__name": "null"}, ["model.name is null", "train.init"]),
-        ({"init": folder / "five", "model__name": "null"}, ["model.name is null", "record"]),
+        ({"init": folder / "five", "model__name": "null"}, ["model.name is null", "record", "t2t_vit_7"]),
+        ({"init": pytorch, "model__name": "null"}, ["is a PyTorch file", "scripts/convert.sh"]),
         ({"init": folder / "five", "model__name": "t2t_vit_10"}, ["10 blocks", "7 blocks"]),
         ({"init": folder / "five", "train__freeze": "block.*"}, ["train.freeze", "block.*", "blocks.*"]),
         ({"init": folder / "five", "train__freeze": "*"}, ["train.freeze", "no parameter is left"]),

@@ -71,7 +71,8 @@ def test_data_knows_nothing_of_weights_but_the_reader_of_pickles(source, root):
     if part_of(file, root) == "data":
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        assert {name for name in modules if name.partition(".")[0] == "weights"} <= {"weights.pickles"}
+        allowed = {"weights.pickles", "weights.pickled_arrays"}
+        assert {name for name in modules if name.partition(".")[0] == "weights"} <= allowed
 
 
 def test_network_stands_alone(root):

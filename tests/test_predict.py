@@ -253,8 +253,8 @@ def test_as_a_process_in_another_folder_without_torch(folder, tmp_path, root):
 def test_without_weights_it_says_where_they_come_from(root, tmp_path):
     picture = root / "lit_data" / "cat.jpg"
     missing = f"val.weights={tmp_path / 'w.pdparams'}"
-    mistake(run("predict", picture, missing), tmp_path / "w.pdparams", "train first", "best.pdparams")
-    mistake(run("predict", picture, "val.weights="), "no weights given", "train first")
+    mistake(run("predict", picture, missing), tmp_path / "w.pdparams", "README.md, 'Weights'")
+    mistake(run("predict", picture, "val.weights="), "no weights given", "README.md")
     mistake(run("predict", picture, "--weights", tmp_path), tmp_path, "no best.pdparams or last.pdparams")
 
 

@@ -6,7 +6,7 @@ chooses .pdparams, .safetensors, or PyTorch's .pth, .pt, .pth.tar. Strict: every
 
 import sys
 
-from engine.arguments import DEFAULT_CONFIG, Parser, add_config, run_folder_of
+from engine.arguments import DEFAULT_CONFIG, Parser, add_config, command_line, run_folder_of, short_path
 from engine.config import ROOT, load_config
 from errors import UserError, run_command
 from startup import import_paddle
@@ -55,7 +55,8 @@ def main(argv=None):
     match = identify({name: array.shape for name, array in arrays.items()}, model=args.model, hint=hint)
     layout = check_match(source, choice, match, args.model)
     tell_match(match, layout, args.model)
-    config = settings(args, match, config_file, known)
+    usual = cifar_recipe(source, choice, match) or config_of(match.name)
+    config = settings(args, match, config_file or (None if known else usual), known)
     arrays = in_layout({name: arrays[name] for name in match.names}, match.linear, turn=layout != target.layout)
     code = 0
     if args.check or args.official:
@@ -66,7 +67,7 @@ def main(argv=None):
             source=source.path.name, source_sha256=sha256_of(source.path), dictionary=choice.dictionary,
             model=match.name, img_size=match.img_size, num_classes=match.num_classes, qk_scale=config.model.qk_scale,
             data=noted_data(config), tensors=len(arrays), parameters=sum(array.size for array in arrays.values()),
-            sha256="",
+            sha256="", classes=class_names(match, run, known),
         )  # fmt: skip
         tell_target(target, write(target, arrays, record))
     return code
@@ -105,7 +106,8 @@ def settings(args, match, config_file, record):
     noted = {}
     if record and not config_file:
         noted = {"model.qk_scale": record.qk_scale, **{f"data.{key}": record.data[key] for key in DATA_KEYS}}
-    config = load_config(config_file or config_of(match.name), args.overrides, record=noted, source=str(args.source))
+    file = config_file or config_of(match.name)
+    config = load_config(file, args.overrides, record=noted, source=str(args.source))
     for key in ("img_size", "num_classes"):
         if any(word.startswith(f"model.{key}=") for word in args.overrides):
             given, found = getattr(config.model, key), getattr(match, key)
@@ -130,6 +132,26 @@ def check(arrays, match, config, official):
     comparison = compare_official(network, match.name, official)
     print(*comparison, sep="\n")
     return 0 if comparison.agrees else 1
+
+
+def class_names(match, run, known):
+    """Names of the classes that SRC's record or run tells, in id order, or None."""
+    from data.classes import load_class_table
+
+    if known:
+        return known.classes
+    file = run / "classes.txt" if run else None
+    return list(load_class_table(file, match.num_classes).names) if file and file.is_file() else None
+
+
+def cifar_recipe(source, choice, match):
+    """The recipe of the authors' CIFAR files, which their transfer_learning.py writes as net, acc, epoch; or None."""
+    if choice.dictionary != "net" or not {"acc", "epoch"} <= set(source.tree) or match.num_classes not in (10, 100):
+        return None
+    file = ROOT / "config" / f"finetune_cifar{match.num_classes}.yaml"
+    print(f"data: as in {file.relative_to(ROOT)}, since the official transfer script saves files of this form; "
+          "--config FILE for another")  # fmt: skip
+    return file
 
 
 def config_of(name):
@@ -157,8 +179,11 @@ def tell_target(target, record):
         # With the recipe goes the accuracy to be reached, which holds for its own settings only.
         same = (config.model.img_size, config.model.num_classes, noted_data(config)) == (
             record.img_size, record.num_classes, record.data)  # fmt: skip
-        recipe = f"--config {file.relative_to(ROOT)} " if same and file.stem == record.model else ""
-        print(f"next: python tools/val.py {recipe}--weights {target.path}")
+        weights = short_path(target.path)
+        if same and file.stem == record.model:
+            print(f"next: {command_line('val.py', '--config', short_path(file), '--weights', weights)}")
+        else:
+            print(f"next: {command_line('predict.py', 'IMG', '--weights', weights)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from engine.arguments import Parser, add_weights, run_folder_of, settle
+from engine.arguments import Parser, add_weights, settle
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -46,7 +46,7 @@ def main(argv=None):
     from engine.distributed import choose_device
 
     choose_device(config.device)
-    table = wiring.class_table(config, run_folder_of(weights))
+    table = wiring.class_table(config, weights)
     network, _ = wiring.load_network(config, weights)
     transform = wiring.eval_transform(config)
     broken = 0

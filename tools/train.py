@@ -5,13 +5,11 @@ that holds a checkpoint is continued after its last finished epoch by the same c
 """
 
 import os
-import shlex
-import shutil
 import sys
 from dataclasses import replace
 
-from engine.arguments import DEFAULT_CONFIG, Parser, add_config, starting_point
-from engine.config import ROOT, load_config, project_path
+from engine.arguments import DEFAULT_CONFIG, Parser, add_config, command_line, short_path, starting_point
+from engine.config import load_config, project_path
 from errors import run_command
 from startup import import_paddle
 
@@ -98,17 +96,19 @@ def _facts(config, config_file, device, network, train, val):
     count = sum(p.size for p in network.parameters())
     trainable = sum(p.size for p in network.parameters() if not p.stop_gradient)
     decayed, undecayed = decay_split(network, recipe.decayed)
-    yield f"config: {_short(config_file)}; run folder: {config.output}; Paddle {paddle.__version__}"
+    yield f"config: {short_path(config_file)}; run folder: {config.output}; Paddle {paddle.__version__}"
     yield device
     yield (f"model: {config.model.name} at {config.model.img_size} px, {config.model.num_classes} classes, "
            f"{int(count):,} parameters ({int(trainable):,} trained: {len(decayed)} tensors with weight decay, "
            f"{len(undecayed)} without)")
     if recipe.freeze:
         frozen, names = sum(p.stop_gradient for p in network.parameters()), ",".join(recipe.freeze)
-        yield f"train.freeze={names}: {frozen} of {len(network.parameters())} tensors stay as they are"
+        total = len(network.parameters())
+        yield f"train.freeze={names}: {frozen} of {total} tensors are frozen, pos_embed and w included"
     yield from Rates(network, recipe).describe()
     yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}"
     yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
+    yield from wiring.unseen_classes(val)
     yield (f"batch: {recipe.batch_size} per process x {world} = {recipe.batch_size * world}; lr {recipe.lr:g} (used as "
            f"given), weight decay {recipe.weight_decay:g}; {recipe.epochs} epochs of {len(train)} steps")
     if train.loader.batch_sampler.kept_incomplete:
@@ -118,20 +118,12 @@ def _facts(config, config_file, device, network, train, val):
 
 def _farewell(config, best, image):
     """The commands to try next, as they can be typed in the current directory. The weights bring config.yaml along."""
-    weights = _short(project_path(config.output) / "best.pdparams")
-    python = _short(sys.executable) if shutil.which("python") != sys.executable else "python"
-    val, predict = (_short(ROOT / "tools" / name) for name in ("val.py", "predict.py"))
+    weights = short_path(project_path(config.output) / "best.pdparams")
     yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}"
-    yield f"validate: {shlex.join([python, val, '--weights', weights])}"
+    yield f"validate: {command_line('val.py', '--weights', weights)}"
     # Images of an archive have no file of their own.
     if os.path.isfile(image):
-        yield f"predict:  {shlex.join([python, predict, _short(image), '--weights', weights])}"
-
-
-def _short(path):
-    """A path as short as it can be written in the current directory."""
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
+        yield f"predict:  {command_line('predict.py', short_path(image), '--weights', weights)}"
 
 
 if __name__ == "__main__":

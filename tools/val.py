@@ -6,7 +6,7 @@ val.target_acc is set, the whole set was evaluated and the accuracy lies below.
 
 import sys
 
-from engine.arguments import Parser, add_config, add_weights, run_folder_of, settle
+from engine.arguments import Parser, add_config, add_weights, settle
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -33,7 +33,7 @@ def main(argv=None):
 
     device = wiring.start(config)
     network, count = wiring.load_network(config, weights)
-    trained = wiring.trained_classes(config, run_folder_of(weights))
+    trained = wiring.trained_classes(config, weights)
     batches = wiring.eval_batches(config, trained.names if trained else None)
     log = RunLog(enabled=distributed.is_main())
     log.line(device)

@@ -4,20 +4,20 @@ The commands call this and engine/; neither data/ nor engine/ knows the configur
 """
 
 from data.batches import Batches
-from data.classes import IMAGENET_TABLE, imagenet_table, load_class_table
+from data.classes import IMAGENET_TABLE, ClassTable, imagenet_table, load_class_table
 from data.dataset import ImageDataset
 from data.listing import read_samples
 from data.loader import build_loader
 from data.transforms import EvalTransform, PaddedCropTransform, TrainTransform
 from engine import distributed
-from engine.arguments import known_model
+from engine.arguments import known_settings, run_folder_of
 from engine.config import project_path
 from engine.optim import build_optimizer, freeze
 from errors import UserError
 from models import ROWS, build_model
 from weights.loading import initialise, load_weights
 from weights.paddle_file import read_weights
-from weights.record import DATA_KEYS, read_record
+from weights.record import DATA_KEYS, check_shapes, read_record, record_file
 
 CLASSES_FILE = "classes.txt"
 
@@ -64,6 +64,11 @@ def freeze_and_optimize(network, config):
 def load_network(config, weights):
     """The network of config.model with a weights file in evaluation mode, and the tensor count."""
     state = read_weights(weights)
+    record = read_record(weights)
+    if record:
+        check_shapes(record, weights, state)
+        if record.model not in ROWS:
+            raise UserError(f"{record_file(weights)}: model={record.model}: no such network; convert the weights again")
     network = build_network(config)
     count = load_weights(network, state, source=weights)
     check_model(config, weights)
@@ -85,29 +90,26 @@ def check_model(config, weights):
 
     The number of heads and the scale of the attention leave no trace in the tensors.
     """
-    known = known_model(weights)
-    if known is None:
+    known = known_settings(weights)
+    if not known:
         return
-    name = config.model.name
-    if known["name"] in ROWS and name in ROWS and ROWS[known["name"]].factory is not ROWS[name].factory:
+    name, theirs, scale = config.model.name, known["model.name"], known["model.qk_scale"]
+    if theirs in ROWS and name in ROWS and ROWS[theirs].factory is not ROWS[name].factory:
+        raise UserError(f"model.name={name}: the weights {weights} are of {theirs}; set model.name={theirs}")
+    if scale != config.model.qk_scale:
         raise UserError(
-            f"model.name={name}: the weights {weights} are of {known['name']}; set model.name={known['name']}"
-        )
-    if known["qk_scale"] != config.model.qk_scale:
-        raise UserError(
-            f"model.qk_scale={config.model.qk_scale}: the weights {weights} go with {known['qk_scale']}; "
-            f"set model.qk_scale={'null' if known['qk_scale'] is None else known['qk_scale']}"
+            f"model.qk_scale={config.model.qk_scale}: the weights {weights} go with {scale}; "
+            f"set model.qk_scale={'null' if scale is None else scale}"
         )
 
 
 def data_notes(config, weights):
-    """Lines on the data settings that the weights' record has and `config` has otherwise; these may be meant so."""
-    record = read_record(weights)
-    for key in DATA_KEYS if record else ():
-        here, there = getattr(config.data, key), record.data[key]
-        there = tuple(there) if isinstance(there, list) else there
+    """Lines on data settings that the weights' record or run has and `config` has otherwise; these may be meant so."""
+    known = known_settings(weights)
+    for key in DATA_KEYS if known else ():
+        here, there = getattr(config.data, key), known[f"data.{key}"]
         if here != there:
-            yield f"note: data.{key}={here} here, {there} in the record of the weights"
+            yield f"note: data.{key}={here} here, {there} where the weights were trained"
 
 
 def eval_transform(config):
@@ -162,12 +164,22 @@ def _batches(config, samples, transform, *, train):
     return Batches(loader, data.mean, data.std)
 
 
-def class_table(config, run_folder):
-    """data.classes.ClassTable of data.class_names, else of the run's class folders, else None (ids only).
+def unseen_classes(val):
+    """A line on classes that the validation folders have no image of, which may be a mistake; none for lists."""
+    samples = val.loader.dataset.samples
+    if samples.class_names:
+        present = set(samples.labels.tolist())
+        absent = [name for number, name in enumerate(samples.class_names) if number not in present]
+        if absent:
+            yield f"note: no validation image of {len(absent)} class(es), such as {absent[0]!r}"
+
+
+def class_table(config, weights):
+    """data.classes.ClassTable of data.class_names, else of what `weights` have learnt, else None (ids only).
 
     The shipped table, which configurations inherit, stands back for networks that have learnt other classes.
     """
-    trained = trained_classes(config, run_folder)
+    trained = trained_classes(config, weights)
     if not config.data.class_names:
         return trained
     path = project_path(config.data.class_names)
@@ -178,8 +190,15 @@ def class_table(config, run_folder):
     return load_class_table(path, config.model.num_classes)
 
 
-def trained_classes(config, run_folder):
-    """ClassTable of the class folders that a run was trained on, in label order; None for list files or no run."""
+def trained_classes(config, weights):
+    """ClassTable of the class folders that `weights` were trained on, in label order; None where nothing tells.
+
+    weights: a file, in whose record or run folder the names are, or None.
+    """
+    record = read_record(weights) if weights else None
+    if record:
+        return ClassTable(record.classes) if record.classes else None
+    run_folder = run_folder_of(weights) if weights else None
     if run_folder is None or not (run_folder / CLASSES_FILE).is_file():
         return None
     return load_class_table(run_folder / CLASSES_FILE, config.model.num_classes)
@@ -187,7 +206,7 @@ def trained_classes(config, run_folder):
 
 def check_same_classes(config, run_folder, class_names):
     """Raise UserError where a run would go on with other class folders (list of str, None: a list file) than before."""
-    trained = trained_classes(config, run_folder)
+    trained = trained_classes(config, run_folder / "last.pdparams")
     if trained and class_names and trained.names != class_names:
         old, new = next((a, b) for a, b in zip(trained.names, class_names) if a != b)
         raise UserError(

@@ -84,7 +84,7 @@ def test_weights_of_the_configuration_start_at_the_root(run, monkeypatch):
 
 
 def test_what_is_missing_is_told(run, tmp_path):
-    with pytest.raises(WeightsError, match="no weights given .*train first"):
+    with pytest.raises(WeightsError, match="no weights given: .*README"):
         settle(None, None, ["val.weights="])
     with pytest.raises(WeightsError, match=f"weights not found: {tmp_path / 'no'}"):
         settle(None, tmp_path / "no", [])

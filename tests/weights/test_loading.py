@@ -84,9 +84,18 @@ def test_a_name_that_means_a_file_and_a_run_folder(tmp_path):
 
 def test_missing_weights_say_where_weights_come_from(tmp_path):
     text = refusal(read_weights, tmp_path / "gone")
-    assert str(tmp_path / "gone") in text and "gone.pdparams" in text and "best.pdparams" in text
+    assert str(tmp_path / "gone") in text and "gone.pdparams" in text and "README.md, 'Weights'" in text
     assert str(tmp_path / "gone.pdparams") in refusal(read_weights, tmp_path / "gone.pdparams")
     assert "no weights given" in refusal(resolve_weights, "")
+
+
+def test_what_is_there_but_no_file_is_named_as_such(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    for name, part in (("loop", "leads nowhere"), ("dangling", "leads nowhere"), ("fifo", "no regular file")):
+        assert part in refusal(resolve_weights, tmp_path / name)
+    assert "no regular file" in refusal(resolve_weights, "/dev/zero")
 
 
 # ---------------------------------------------------------------- reading good files

@@ -1,11 +1,13 @@
 """The record beside converted weights: written whole, read with suspicion, never applied to other weights."""
 
 import json
+import os
 import time
 
+import numpy as np
 import pytest
 from weights.files import WeightsError
-from weights.record import Record, read_record, record_file, sha256_of, write_record
+from weights.record import Record, check_shapes, read_record, record_file, sha256_of, write_record
 
 DATA = {"resize": "crop", "crop_pct": 0.9, "interpolation": "bicubic", "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.2]}
 
@@ -62,6 +64,29 @@ def test_damaged_records_end_in_one_line(weights, record, text):
         read_record(weights)
     assert time.process_time() - start < 1
     assert str(record_file(weights)) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
+def test_what_is_no_regular_file_is_no_record(weights, kind):
+    path = record_file(weights)
+    {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda p: p.symlink_to("/dev/zero")}[kind](path)
+    with pytest.raises(WeightsError, match="is no regular file"):
+        read_record(weights)
+
+
+@pytest.mark.parametrize("classes", [["a"], [1] * 1000, "x" * 1000, {}])
+def test_names_of_classes_are_checked(weights, record, classes):
+    record_file(weights).write_text(spoilt(record, classes=classes))
+    with pytest.raises(WeightsError, match="classes"):
+        read_record(weights)
+
+
+def test_shapes_of_the_weights_must_be_those_told(weights, record):
+    state = {"pos_embed": np.zeros((1, 197, 384)), "head.bias": np.zeros(1000)}
+    check_shapes(record, weights, state)
+    for name, shape in (("pos_embed", (1, 577, 384)), ("head.bias", (999,))):
+        with pytest.raises(WeightsError, match=f"w.pdparams.json tells of 224 px and 1000 classes, but {name}"):
+            check_shapes(record, weights, {**state, name: np.zeros(shape)})
 
 
 def test_nothing_is_left_where_writing_fails(weights, record, monkeypatch):

@@ -93,7 +93,7 @@ def test_odd_dtypes_are_named(tmp_path):
 def test_a_missing_file_and_folder(tmp_path):
     with pytest.raises(WeightsError, match="cannot read weights .*gone"):
         read_safetensors(tmp_path / "gone.safetensors")
-    with pytest.raises(WeightsError, match="cannot write weights .*gone"):
+    with pytest.raises(WeightsError, match="cannot write .*gone"):
         write_safetensors(ARRAYS, tmp_path / "gone" / "w.safetensors")
     file = write_safetensors(ARRAYS, tmp_path / "w.safetensors")
     tree = read_safetensors(file).tree

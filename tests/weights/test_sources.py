@@ -32,6 +32,17 @@ def same(left, right):
     return list(left) == list(right) and all(np.array_equal(left[name], right[name]) for name in left)
 
 
+def one_memory(names, size):
+    """A pickle of float16 arrays over one piece of `size` bytes."""
+    made = b"\x80\x04B" + size.to_bytes(4, "little") + bytes(size) + b"q\7}("
+    for name in names:
+        made += b"X" + len(name).to_bytes(4, "little") + name.encode()
+        made += b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\1b\x87R"
+        made += b"(K\1J" + (size // 2).to_bytes(4, "little") + b"\x85cnumpy\ndtype\nX\2\0\0\0f2"
+        made += b"K\0K\1\x87R(K\3X\1\0\0\0<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89h\7tb"
+    return made + b"u."
+
+
 def refusal(call, *arguments, **options):
     with pytest.raises(WeightsError) as caught:
         call(*arguments, **options)
@@ -135,7 +146,7 @@ def test_bare_weights_and_nested_ones(tmp_path):
     assert choice.dictionary == "the file itself" and same(arrays, STATE) and list(choice.found.values()) == [2]
     source = torch_source({"best": {"ema": STATE, "none": {}}, "last": RAISED}, tmp_path / "b")
     assert same(values(source, key="best.ema")[1], STATE)
-    assert "name one of these with --key: last" in refusal(choose, source)
+    assert "name one of these with --key: best.ema, last" in refusal(choose, source)
     for key in ("gone", "best", "best.none", "best.ema.cls_token", "", "last.", "."):
         assert f"--key {key}:" in refusal(choose, source, key=key)
 
@@ -237,5 +248,12 @@ def test_values_that_are_not_finite_are_refused(tmp_path, bad):
 def test_tensors_larger_than_their_file_are_refused(tmp_path, monkeypatch):
     source = torch_source(STATE, tmp_path / "w")
     monkeypatch.setattr(type(source.tree["cls_token"]), "array", lambda self: pytest.fail("values were read"))
-    source.tree["cls_token"].shape = (1, 10**5, 10)
-    assert "more elements than the file" in refusal(choose, source)
+    source.tree["cls_token"].shape = (1, 10**6, 10)
+    assert "share their values" in refusal(choose, source)
+
+
+def test_arrays_of_paddle_over_the_same_bytes_are_refused(tmp_path):
+    file = tmp_path / "w.pdparams"
+    file.write_bytes(one_memory(("cls_token", "pos_embed", "norm.bias"), 16 << 20))
+    assert {array.nbytes for array in read_weights(file).values()} == {16 << 20}
+    assert "share their values and would take 50,331,648 bytes" in refusal(choose, read_source(file))

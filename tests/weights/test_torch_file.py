@@ -55,7 +55,7 @@ def test_training_checkpoint(read, protocol):
         "device": Call(Global("torch", "device"), "cuda", 1),
         "size": Call(Global("torch", "Size"), (3, 4)),
         "dtype": Global("torch", "float16"),
-        3: 2**40, None: b"bytes", True: -1.5, (1, "a"): "tuple",
+        3: 2**40, None: b"bytes", True: -1.5,
     }  # fmt: skip
     tree = read(content, protocol=protocol)
     assert list(tree) == list(content)
@@ -69,7 +69,7 @@ def test_training_checkpoint(read, protocol):
     assert np.array_equal(tree["optimizer"]["state"][0]["exp_avg"].array(), WEIGHT + 1)
     assert tree["metric"] == 71.7 and tree["scores"].tolist() == [0, 1, 2]
     assert (tree["device"], tree["size"], tree["dtype"]) == ("cuda:1", (3, 4), "torch.float16")
-    assert (tree[3], tree[None], tree[True], tree[(1, "a")]) == (2**40, b"bytes", -1.5, "tuple")
+    assert (tree[3], tree[None], tree[True]) == (2**40, b"bytes", -1.5)
 
 
 @pytest.mark.parametrize("kind", ["f4", "f8", "f2", "i8", "i4", "i2", "i1", "u1", "?"])
@@ -206,7 +206,7 @@ def test_refusals_say_what_the_file_asks_for(read):
         "a tensor of another class": Call(Global("torch._tensor", "_rebuild_from_type_v2"), Global("torch", "Size"),
                                           Global("torch", "device"), (), {}),
         "a huge number as a dictionary key": {2**60: 1},
-        "a dictionary key of many parts": {(1, 2, 3, 4, 5): 1},
+        "a dictionary key of type tuple": {(1, 2): 1},
         "float8_e4m3fn": Call(Global("torch._utils", "_rebuild_tensor_v3"), made.storage(WEIGHT, "0"), 0, (2,), (1,),
                               False, OrderedDict(), Global("torch", "float8_e4m3fn")),
     }  # fmt: skip

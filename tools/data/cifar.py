@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from errors import UserError
 from PIL import Image
-from weights.pickles import ARRAY_NAMES, Dialect, Refused, printable, read_pickle
+from weights.pickled_arrays import ARRAY_NAMES
+from weights.pickles import Dialect, Refused, printable, read_pickle
 
 from data.tar import TarError, read_members
 

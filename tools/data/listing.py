@@ -182,7 +182,7 @@ def _from_folders(directory, num_classes, class_names, what, dir_key, list_key):
         # In validation an empty folder may stand for a class without images and keeps the numbering right.
         if not found and what == "train":
             raise UserError(f"{dir_key}={directory}: class folder {folder!r} holds no image "
-                            f"(accepted suffixes: {' '.join(SUFFIXES)})")
+                            f"(accepted suffixes: {' '.join(SUFFIXES)}); fill it or take it away")
         paths += found
         labels += [numbers[folder]] * len(found)
     if not paths:

@@ -1,14 +1,20 @@
 """Command-line arguments that the commands share, and which configuration and weights they mean. Needs no Paddle."""
 
 import argparse
+import os
+import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from errors import UserError
 from weights.files import resolve_weights
+from weights.paddle_file import read_weights
 from weights.record import DATA_KEYS, read_record, record_file
 
 from engine.config import ROOT, load_config, project_path
+from engine.schema import KEYS
 
 DEFAULT_CONFIG = ROOT / "config" / "t2t_vit_7.yaml"
 
@@ -18,11 +24,24 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Called by argparse."""
-        raise UserError(f"{message}; {self.prog} --help tells what there is")
+        # argparse counts the settings, of which there may be none, among what is required.
+        raise UserError(f"{message.replace(', key=value', '')}; {self.prog} --help tells what there is")
 
     def parse_args(self, args=None, namespace=None):
         """As argparse's, but `a=1 --config C b=2` is understood too."""
         return self.parse_intermixed_args(args, namespace)
+
+
+def command_line(tool, *words):
+    """A command of tools/ with these words, as it can be typed in the current directory."""
+    python = short_path(sys.executable) if shutil.which("python") != sys.executable else "python"
+    return shlex.join([python, short_path(ROOT / "tools" / tool), *map(str, words)])
+
+
+def short_path(path):
+    """A path as short as it can be written in the current directory."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
 
 
 def add_config(parser, default="config/t2t_vit_7.yaml"):
@@ -56,7 +75,9 @@ def settle(config_file, weights, overrides):
     record = read_record(weights)
     if record:
         source = record_file(weights).name
-        return load_config(DEFAULT_CONFIG, overrides, record=_settings_of(record), source=source), weights
+        # The target of the default configuration is another network's.
+        settings = {**known_settings(weights), "val.target_acc": None}
+        return load_config(DEFAULT_CONFIG, overrides, record=settings, source=source), weights
     run = run_folder_of(weights)
     return load_config(run / "config.yaml" if run else DEFAULT_CONFIG, overrides), weights
 
@@ -68,69 +89,83 @@ def run_folder_of(weights):
 
 
 def starting_point(config):
-    """(Config, Path or None) of a training: model.name settled, and the weights file that train.init means.
+    """(Config, Path or None) of a training: nulls replaced, and the weights file that train.init means.
 
     A run folder with checkpoints goes on from these and needs train.init no more, which may be gone by then. Raises
     UserError for weights that are missing and for a network that nothing names.
     """
     output = project_path(config.output)
     if (output / "config.yaml").is_file() and any((output / "checkpoints").glob("epoch-*.npz")):
-        return complete(config, output / "config.yaml", "output", ("name",)), None
+        return complete(config, output / "config.yaml", "output", leave="model.num_classes"), None
     if config.train.init:
         init = resolve_weights(project_path(config.train.init))
-        return complete(config, init, "train.init", ("name",)), init
+        return complete(config, init, "train.init", leave="model.num_classes"), init
     if config.model.name is None:
         raise UserError(
             "model.name is null and train.init is not set; give weights to start from, train.init=FILE_OR_RUN_FOLDER, "
             "or a network to train from scratch, model.name=t2t_vit_7"
         )
-    return config, None
+    return complete(config, None, "train.init", leave="model.num_classes"), None
 
 
-def complete(config, weights, key, names=("name", "num_classes")):
-    """`config` with a model.name or model.num_classes of null replaced by what the record or run of `weights` says.
+# Keys that may be null, and whether there is no going on where nothing tells their value.
+_NULLABLE = {
+    "model.name": True, "model.num_classes": True, "model.img_size": False, "data.mean": False, "data.std": False,
+}  # fmt: skip
 
-    With the name goes model.qk_scale, which belongs to it. key: what names the weights, for messages; names: which of
-    the two to replace. Raises UserError where nothing tells.
+
+def complete(config, weights, key, leave=None):
+    """`config` with null for keys of _NULLABLE replaced by what the record or run of `weights` says.
+
+    With the network's name goes model.qk_scale, which belongs to it. Where nothing tells, image size, mean and
+    deviation become the defaults, which are ImageNet's. key: what names the weights, for messages; leave: a key to
+    leave alone. Raises UserError where nothing tells the network or the number of classes.
     """
-    model = config.model
-    lacking = [name for name in names if getattr(model, name) is None]
+    lacking = [name for name in _NULLABLE if name != leave and _value(config, name) is None]
     if not lacking:
         return config
-    known = known_model(weights)
-    if known is None:
-        raise UserError(
-            f"model.{lacking[0]} is null and {weights} ({key}) has neither a run's config.yaml nor a record beside it; "
-            f"set model.{lacking[0]}=..."
-        )
-    changed = {name: known[name] for name in lacking}
-    if "name" in changed and model.qk_scale is None:
-        changed["qk_scale"] = known["qk_scale"]
-    return replace(config, model=replace(model, **changed))
+    known = known_settings(weights) if weights else {}
+    changed = {}
+    for name in lacking:
+        if not known and _NULLABLE[name]:
+            # A file that is no weights at all is the likelier mistake.
+            read_weights(weights)
+            raise UserError(
+                f"{name} is null, and {weights} ({key}) has neither a record nor a run's config.yaml beside it; "
+                f"set {name}={'t2t_vit_7 or another name of tools/list_models.py' if name == 'model.name' else 'N'}"
+            )
+        changed[name] = known.get(name, KEYS[name].default)
+    if "model.name" in changed and config.model.qk_scale is None:
+        changed["model.qk_scale"] = known["model.qk_scale"]
+    for name, value in changed.items():
+        section, _, leaf = name.partition(".")
+        config = replace(config, **{section: replace(getattr(config, section), **{leaf: value})})
+    return config
 
 
-def known_model(weights):
-    """name, img_size, num_classes, qk_scale of the network of a weights file as a dict, or None where nothing tells.
+def known_settings(weights):
+    """What goes with a weights file, as dict full key -> value; empty where nothing tells.
 
-    Read from its record, else from the config.yaml of its run.
+    The network's keys and those of the data section that val and predict need, from the file's record, else from the
+    config.yaml of its run.
     """
     record, run = read_record(weights), run_folder_of(weights)
-    if record is None and run is None:
-        return None
-    source = record or load_config(run / "config.yaml").model
-    return {
-        "name": record.model if record else source.name,
-        "img_size": source.img_size,
-        "num_classes": source.num_classes,
-        "qk_scale": source.qk_scale,
-    }
+    if record:
+        data = {name: tuple(value) if isinstance(value, list) else value for name, value in record.data.items()}
+        model = {name: getattr(record, name) for name in ("img_size", "num_classes", "qk_scale")}
+        return _full_keys({"name": record.model, **model}, data)
+    if run:
+        config = load_config(run / "config.yaml")
+        model = {name: getattr(config.model, name) for name in ("name", "img_size", "num_classes", "qk_scale")}
+        return _full_keys(model, {name: getattr(config.data, name) for name in DATA_KEYS})
+    return {}
 
 
-def _settings_of(record):
-    settings = {
-        "model.name": record.model, "model.img_size": record.img_size, "model.num_classes": record.num_classes,
-        "model.qk_scale": record.qk_scale,
-        # The target of the default configuration is another network's.
-        "val.target_acc": None,
-    }  # fmt: skip
-    return {**settings, **{f"data.{key}": record.data[key] for key in DATA_KEYS}}
+def _full_keys(model, data):
+    chosen = {f"data.{name}": data[name] for name in DATA_KEYS}
+    return {**{f"model.{name}": value for name, value in model.items()}, **chosen}
+
+
+def _value(config, name):
+    section, _, leaf = name.partition(".")
+    return getattr(getattr(config, section), leaf)

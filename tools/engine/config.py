@@ -172,6 +172,8 @@ def _flatten(content, source):
 def _parse_override(text):
     name, equals, value = text.partition("=")
     name = name.strip()
+    if not equals and text.endswith((".yaml", ".yml")):
+        raise ConfigError(f"'{text}' ({COMMAND_LINE}): a configuration file is given as --config {text}")
     if not equals:
         raise ConfigError(f"'{text}' ({COMMAND_LINE}): expected section.key=value, for example train.lr=1e-3")
     setting = _Setting(value.strip(), COMMAND_LINE)

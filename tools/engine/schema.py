@@ -49,13 +49,13 @@ def _key(default, allowed=None, choices=()):
 class ModelConfig:
     """The network. `name` is a row of the model registry, `img_size` the side of its square input in pixels.
 
-    In a training, `name` null means the network of train.init, and `num_classes` null as many as data.train_dir has;
-    the run's config.yaml then holds what was found.
+    In a training, `name` and `img_size` null mean those of train.init, and `num_classes` null as many as
+    data.train_dir has; the run's config.yaml then holds what was found.
     """
 
     name: Optional[str] = _key("t2t_vit_7")
-    img_size: int = _key(224, Range(16))
-    num_classes: Optional[int] = _key(1000, Range(2))
+    img_size: Optional[int] = _key(224, Range(16, 4096))
+    num_classes: Optional[int] = _key(1000, Range(2, 1_000_000))
     drop_rate: float = _key(0.0, DROP_RATE)
     attn_drop_rate: float = _key(0.0, DROP_RATE)
     drop_path: float = _key(0.1, DROP_RATE)
@@ -67,7 +67,8 @@ class DataConfig:
     """Where the images are and how they become tensors. Paths are relative to the project's root.
 
     `train_crop` resized: a random share of the picture (`scale`, `ratio`), resized; padded: the whole picture squashed
-    to the square, with `padding` black pixels on each side, of which a random square is cut.
+    to the square, with `padding` black pixels on each side, of which a random square is cut. `mean` and `std` null mean
+    those of train.init.
     """
 
     name: str = _key("ImageNet")
@@ -86,8 +87,8 @@ class DataConfig:
     scale: tuple[float, float] = _key((0.08, 1.0), SHARE)
     ratio: tuple[float, float] = _key((0.75, 4 / 3), POSITIVE)
     hflip: float = _key(0.5, PROBABILITY)
-    mean: tuple[float, float, float] = _key((0.485, 0.456, 0.406), PROBABILITY)
-    std: tuple[float, float, float] = _key((0.229, 0.224, 0.225), POSITIVE)
+    mean: Optional[tuple[float, float, float]] = _key((0.485, 0.456, 0.406), PROBABILITY)
+    std: Optional[tuple[float, float, float]] = _key((0.229, 0.224, 0.225), POSITIVE)
     on_error: str = _key("stop", choices=("stop", "skip"))
     use_shared_memory: bool = _key(True)
     drop_last: bool = _key(True)
@@ -229,7 +230,7 @@ def problems(values: dict) -> Iterator[tuple[str, str]]:
 
 def _joint_problems(values):
     size = values["model.img_size"]
-    if size % 16:
+    if size is not None and size % 16:
         # Soft splits of 4, 2 and 2 pixels: any other size gives a token grid the position table does not have.
         below = size // 16 * 16
         yield "model.img_size", f"must be a multiple of 16; the nearest are {below} and {below + 16}"

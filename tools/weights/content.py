@@ -5,7 +5,8 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from weights.files import WeightsError
-from weights.pickles import LARGEST_SIDE, printable
+from weights.pickled_arrays import LARGEST_SIDE
+from weights.pickles import printable
 
 # dtypes that are handed out -> NumPy's dtype of the stored bytes; NumPy has no bfloat16, so its bits are read.
 DTYPES = {

@@ -6,15 +6,11 @@ from pathlib import Path
 from errors import UserError
 
 SUFFIX = ".pdparams"
-ADVICE = (
-    "train first (the run folder then holds best.pdparams), or name a .pdparams file or a run folder; README.md, "
-    "'Where weights come from', names sources"
-)
+ADVICE = "name a weights file, or the run folder of a training; README.md, 'Weights', tells where they come from"
 
 
 class WeightsError(UserError):
     """Weights that are missing, damaged, hostile or made for another network."""
-
 
 
 def resolve_weights(path) -> Path:
@@ -23,12 +19,15 @@ def resolve_weights(path) -> Path:
     Relative paths start at the working directory. Raises WeightsError.
     """
     if not str(path):
-        raise WeightsError(f"no weights given (--weights or val.weights): {ADVICE}")
+        raise WeightsError(f"no weights given: {ADVICE}")
     given = Path(os.path.expanduser(path)).absolute()
     file = next((item for item in (given, Path(f"{given}{SUFFIX}")) if item.is_file()), None)
     if not given.is_dir():
         if file is None:
-            also = "" if given.suffix == SUFFIX else f" (nor {given.name}{SUFFIX} beside it)"
+            if os.path.lexists(given):
+                what = "is no regular file" if given.exists() else "is a link that leads nowhere"
+                raise WeightsError(f"weights {given}: this {what}; {ADVICE}")
+            also = "" if given.suffix else f" (nor {given.name}{SUFFIX} beside it)"
             run = given.with_suffix("")
             near = f"; the run folder {run} is there, name that" if (run / "best.pdparams").is_file() else ""
             raise WeightsError(f"weights not found: {given}{also}{near}; {ADVICE}")

@@ -12,6 +12,7 @@ import numpy as np
 
 from weights.atomic import whole_file
 from weights.files import SUFFIX, WeightsError, resolve_weights
+from weights.pickled_arrays import ARRAYS
 from weights.pickles import Refused, printable, read_pickle
 
 # paddle.save adds this table to a state dict: structured names to the names of Paddle's parameters.
@@ -48,7 +49,7 @@ def read_tree(path) -> dict:
     except OSError as error:
         raise WeightsError(f"cannot read weights {path}: {error.strerror}") from error
     try:
-        content = read_pickle(data)
+        content = read_pickle(data, ARRAYS)
     except Refused as refusal:
         if str(refusal).startswith("torch"):
             raise _pytorch(path) from refusal

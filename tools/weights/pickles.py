@@ -6,15 +6,17 @@ allocates nothing before the bytes for it were read.
 """
 
 import dataclasses
-import math
+import io
 import pickletools
 from collections import OrderedDict
 from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
-LARGEST_SIDE = 2**40
-MOST_AXES = 32
+# Optimisers number their parameters.
+LARGEST_KEY = 2**20
+# Names, notes and whole configurations are shorter. Longer text may only be bytes in disguise (pickle protocol 2).
+LONGEST_TEXT = 1 << 20
 # Files of weights and training states nest some six levels deep; what follows the tree may recurse this far.
 MOST_LEVELS = 60
 
@@ -47,97 +49,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:80])
 
 
-class _Dtype:
-    """A dtype under construction: a code such as 'f4', then the byte order."""
-
-    codes = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-
-    def __init__(self, code):
-        if code not in self.codes:
-            raise Refused(f"an array of dtype {printable(code)}" if type(code) is str else "a dtype without a name")
-        self.dtype = np.dtype(code)
-
-    def build(self, state, _):
-        order, *structure = state[1:5]
-        if order not in ("<", ">", "|", "=") or structure != [None, None, None]:
-            raise ValueError(state)
-        self.dtype = self.dtype.newbyteorder(order)
-
-    def finished(self, _):
-        raise Refused("a dtype without an array")
-
-
-class _Array:
-    """An array under construction; `array` is None until shape, dtype and bytes have come together."""
-
-    def __init__(self):
-        self.array = None
-
-    def build(self, state, reader):
-        _, shape, dtype, fortran, data = state
-        data = reader.encode(data) if type(data) is str else data
-        if type(shape) is not tuple or type(dtype) is not _Dtype or type(data) is not bytes:
-            raise TypeError("array")
-        if len(shape) > MOST_AXES or not all(type(side) is int and 0 <= side <= LARGEST_SIDE for side in shape):
-            raise ValueError(shape)
-        if math.prod(shape) * dtype.dtype.itemsize != len(data):
-            raise ValueError(shape)
-        # A view of the bytes that were read, not a copy: many arrays over one piece of data cost nothing.
-        self.array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if fortran else "C")
-
-    def finished(self, _):
-        if self.array is None:
-            raise ValueError("array")
-        return self.array
-
-
-def _reconstruct(arguments, _):
-    if arguments[0] is not _NDARRAY:
-        raise Refused("an array of another class")
-    return _Array()
-
-
-def _scalar(arguments, reader):
-    made = _Array()
-    made.build((1, (), arguments[0], False, arguments[1]), reader)
-    return made
-
-
-def _encode(arguments, reader):
-    """Bytes as pickle protocol 2 writes them."""
-    if arguments[1] != "latin1":
-        raise Refused("a text encoding")
-    return reader.encode(arguments[0])
-
-
-def _ordered_dict(arguments, _):
-    if arguments != ():
-        raise Refused("an OrderedDict made by a call")
-    return OrderedDict()
-
-
-def _tuple(arguments, _):
-    if type(arguments[0]) is not tuple:
-        raise TypeError("tuple")
-    return arguments[0]
-
-
-# NumPy 2 moved its inner modules.
-_MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
-_NDARRAY = Word("numpy.ndarray")
-ARRAY_NAMES = {
-    "numpy ndarray": _NDARRAY,
-    "numpy dtype": Word("numpy.dtype", call=lambda arguments, _: _Dtype(arguments[0])),
-    "_codecs encode": Word("_codecs.encode", call=_encode),
-    "collections OrderedDict": Word("collections.OrderedDict", call=_ordered_dict),
-    **{f"{module} tuple": Word("tuple", call=_tuple) for module in ("builtins", "__builtin__")},
-    **{f"{module} _reconstruct": Word("numpy._reconstruct", call=_reconstruct) for module in _MULTIARRAY},
-    **{f"{module} scalar": Word("numpy.scalar", call=_scalar) for module in _MULTIARRAY},
-}
-ARRAYS = Dialect(ARRAY_NAMES)
-
-
-def read_pickle(data, dialect=ARRAYS):
+def read_pickle(data, dialect):
     """The object a pickle (protocol 2 to 4, 5 without arrays) describes: containers, text, bytes, numbers, arrays.
 
     `data` is bytes, or an mmap that stands at the pickle's start and is left at its end. Strings of Python 2 come as
@@ -146,6 +58,30 @@ def read_pickle(data, dialect=ARRAYS):
     KeyError or OverflowError for one that is damaged or cut short.
     """
     return _Interpreter(dialect, len(data)).run(data)
+
+
+class _Stream:
+    """What pickletools reads from: it refuses text that would take four times its bytes before that is decoded."""
+
+    texts = (b"X", b"\x8c", b"\x8d")  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
+
+    def __init__(self, data):
+        self.source = data if hasattr(data, "read") else io.BytesIO(data)
+        self.tell, self.readline = self.source.tell, self.source.readline
+        self.instruction = None
+
+    def read(self, count):
+        data = self.source.read(count)
+        if self.instruction is None:
+            self.instruction = data
+        elif (
+            self.instruction in self.texts
+            and count > LONGEST_TEXT
+            # In UTF-8 letters beyond 255 begin with these bytes; bytes written as text have none.
+            and (np.frombuffer(data, np.uint8) >= 0xC4).any()
+        ):
+            raise Refused("a very long text")
+        return data
 
 
 class _Interpreter:
@@ -168,7 +104,9 @@ class _Interpreter:
         self.bytes_left = size
 
     def run(self, data):
-        for count, (code, argument, _) in enumerate(pickletools.genops(data)):
+        stream = _Stream(data)
+        for count, (code, argument, _) in enumerate(pickletools.genops(stream)):
+            stream.instruction = None
             if code.name == "STOP":
                 return _Finisher(self.dialect.instructions).finish(self.stack.pop(), "", 0)[0]
             if count == self.dialect.instructions:
@@ -250,11 +188,8 @@ class _Interpreter:
         kinds = self.dialect.keys
         if type(key) not in kinds:
             raise Refused(f"a dictionary key of type {type(key).__name__}")
-        # Python's hashes of large integers, and of long tuples, collide at the will of who made the file.
-        parts = key if type(key) is tuple else (key,)
-        if len(parts) > 4 or any(type(part) is tuple or type(part) not in kinds for part in parts):
-            raise Refused("a dictionary key of many parts")
-        if any(type(part) is int and abs(part) >= 2**53 for part in parts):
+        # Python's hashes of numbers collide at the will of who made the file, and a dictionary then takes for ever.
+        if type(key) is int and not 0 <= key < LARGEST_KEY:
             raise Refused("a huge number as a dictionary key")
 
     def _global(self, argument):

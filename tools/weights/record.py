@@ -6,6 +6,7 @@ nobody has to know which network, size and transform a file was made for.
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -24,7 +25,8 @@ class Record(NamedTuple):
 
     source: name of the file it was made from, source_sha256: that file's digest, dictionary: which dictionary in it.
     model: a name of the registry; img_size in pixels; num_classes; qk_scale as in model.qk_scale. data: DATA_KEYS ->
-    values. tensors, parameters: counts. sha256: digest of the weights file itself.
+    values. tensors, parameters: counts. sha256: digest of the weights file itself. classes: names of the classes in id
+    order, where a training noted them.
     """
 
     source: str
@@ -38,11 +40,13 @@ class Record(NamedTuple):
     tensors: int
     parameters: int
     sha256: str
+    classes: Optional[list] = None
 
 
 _TYPES = {
     "source": str, "source_sha256": str, "dictionary": str, "model": str, "img_size": int, "num_classes": int,
     "qk_scale": (int, float, type(None)), "data": dict, "tensors": int, "parameters": int, "sha256": str,
+    "classes": (list, type(None)),
 }  # fmt: skip
 
 
@@ -78,9 +82,11 @@ def read_record(weights) -> Optional[Record]:
     would give wrong results without a sign.
     """
     path = record_file(weights)
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     remedy = "convert the weights again, or remove the record and give --config"
+    if not path.is_file():
+        raise WeightsError(f"{path} is no regular file; {remedy}")
     try:
         with open(path, "rb") as stream:
             content = json.loads(stream.read(LARGEST_RECORD))
@@ -93,8 +99,27 @@ def read_record(weights) -> Optional[Record]:
     for name, kind in _TYPES.items():
         if not isinstance(content[name], kind) or isinstance(content[name], bool):
             raise WeightsError(f"{path}: {name}={content[name]!r} is not of the right type; {remedy}")
+    classes = content["classes"]
+    if classes is not None and (len(classes) != content["num_classes"] or not all(type(c) is str for c in classes)):
+        raise WeightsError(f"{path}: classes are not {content['num_classes']} names; {remedy}")
     if not set(DATA_KEYS) <= set(content["data"]):
         raise WeightsError(f"{path}: data lacks {min(set(DATA_KEYS) - set(content['data']))}; {remedy}")
     if sha256_of(weights) != content["sha256"]:
         raise WeightsError(f"{path} belongs to other weights than {weights} (SHA-256 differs); {remedy}")
     return Record(**{name: content[name] for name in Record._fields})
+
+
+def check_shapes(record, weights, state):
+    """Raise WeightsError where a record tells another image size or number of classes than the tensors of its weights.
+
+    state: dict name -> np.ndarray. The network is built by the record's word, and a wrong one could ask for any amount
+    of memory.
+    """
+    tokens, classes = (record.img_size // 16) ** 2 + 1, record.num_classes
+    for name, position, wanted in (("pos_embed", 1, tokens), ("head.bias", 0, classes)):
+        shape = state[name].shape if name in state else ()
+        if len(shape) > position and shape[position] != wanted:
+            raise WeightsError(
+                f"{record_file(weights)} tells of {record.img_size} px and {classes} classes, but {name} in the weights"
+                f" has the shape {list(shape)}; convert the weights again, or remove the record and give --config"
+            )

@@ -68,8 +68,8 @@ def _read_header(path):
     def unique(pairs):
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            seen = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))
             raise WeightsError(f"weights {path} refused: the header holds '{printable(twice)}' twice")
         return found
 
@@ -113,6 +113,8 @@ def write_safetensors(arrays, path, metadata=None) -> Path:
         plain[name] = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
     try:
         with whole_file(path) as partial:
+            # Made first, so that it gets the permissions of any new file; the library would make it its owner's alone.
+            partial.touch()
             save_file(plain, str(partial), metadata=metadata)
     except (SafetensorError, TypeError) as error:
         raise WeightsError(f"cannot write weights {path.absolute()}: {error}") from error

@@ -22,7 +22,10 @@ AVERAGED = "state_dict_ema"
 # Where training programs put the weights, in the order in which they are looked for.
 KEYS = (AVERAGED, "state_dict", "model", "net")
 _SNIFFED = 512
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
+# dtypes that are converted -> bytes of an element
+_FLOATS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+# Honest files share a little.
+SHARED = 16 << 20
 
 
 class Source(NamedTuple):
@@ -109,6 +112,8 @@ def _start_of(path):
 
 
 def _looks_like(start):
+    if start.startswith(b"\x1f\x8b"):
+        return ": it is packed by gzip; unpack it"
     if start.lstrip()[:1] == b"<":
         return ": it is a web page, as failed downloads leave; download it again"
     if start.startswith(b"version https://git-lfs"):
@@ -158,6 +163,15 @@ def _dictionaries(tree):
     return found if set(found) & set(KEYS) or not _tensors_in(tree) else {BARE: _tensors_in(tree), **found}
 
 
+def _nested(tree, prefix="", levels=4):
+    """Names, with dots between the levels, of all dictionaries of tensors in a tree."""
+    for name, value in tree.items() if isinstance(tree, dict) and levels else ():
+        if isinstance(name, str):
+            if _tensors_in(value):
+                yield prefix + name
+            yield from _nested(value, f"{prefix}{name}.", levels - 1)
+
+
 def _tensors_in(value):
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         return 0
@@ -180,7 +194,8 @@ def _dictionary(source, found, key):
         return key, content
     name = next((name for name in (*KEYS, BARE) if name in found), None)
     if name is None:
-        where = f"name one of these with --key: {listed}" if found else "name another file"
+        listed = ", ".join(printable(name) for name in _nested(source.tree))
+        where = f"name one of these with --key: {listed}" if listed else "name another file"
         raise WeightsError(f"{source.path} has no weights under {', '.join(KEYS)} nor bare ones; {where}")
     return name, source.tree if name == BARE else source.tree[name]
 
@@ -206,8 +221,12 @@ def _check(source, dictionary, tensors, names):
         if tensor.dtype not in _FLOATS:
             raise WeightsError(f"{where} is {tensor.dtype}, none of {', '.join(_FLOATS)}; leave it out with --drop")
     # Tensors may share their values, and a small file could then ask for any amount of memory.
-    if sum(math.prod(tensor.shape) for tensor in tensors.values()) > source.path.stat().st_size:
-        raise WeightsError(f"{source.path}, {dictionary}: its tensors have more elements than the file; use another")
+    stored = sum(math.prod(tensor.shape) * _FLOATS[tensor.dtype] for tensor in tensors.values())
+    if stored > source.path.stat().st_size + SHARED:
+        raise WeightsError(
+            f"{source.path}, {dictionary}: its tensors share their values and would take {stored:,} bytes, more than "
+            "the file has; save each one as a copy (clone)"
+        )
 
 
 # ---------------------------------------------------------------- the values

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,8 @@ class Target(NamedTuple):
 
 
 _SAFETENSORS = "safetensors"
+# File systems take 255 bytes; the record and files in the making have longer names than the weights.
+LONGEST_NAME = 200
 _KINDS = {SUFFIX: PADDLE, ".safetensors": _SAFETENSORS, ".pth": PYTORCH, ".pt": PYTORCH, ".pth.tar": PYTORCH}
 
 
@@ -33,14 +34,20 @@ def target_of(path, *, overwrite=False) -> Target:
 
     Raises WeightsError for another suffix, and where the file or its record exists, unless they are to be overwritten.
     """
-    path = Path(os.path.expanduser(path)).absolute()
+    given, path = str(path), Path(os.path.expanduser(path)).absolute()
+    if not given or given.endswith((os.sep, ".")) or os.path.isdir(path):
+        raise WeightsError(f"DST '{given}' is a folder or no name; name the file to write, such as NAME{SUFFIX}")
+    bare = path
     path = path if path.suffix else path.with_name(path.name + SUFFIX)
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise WeightsError(f"{path}: the name is longer than {LONGEST_NAME} bytes; choose a shorter one")
     kind = next((kind for suffix, kind in _KINDS.items() if path.name.lower().endswith(suffix)), None)
     if kind is None:
         raise WeightsError(f"{path}: weights are written as {', '.join(_KINDS)}; choose one of these suffixes")
+    for file in (bare, path, record_file(path)):
+        if os.path.exists(file) and not os.path.isfile(file):
+            raise WeightsError(f"{file} is no regular file; choose another name for the weights")
     for file in (path, record_file(path)):
-        if file.is_dir():
-            raise WeightsError(f"{file} is a folder; choose another name for the weights")
         if os.path.lexists(file) and not overwrite:
             raise WeightsError(f"{file} exists already; choose another name or add --overwrite")
     return Target(path, kind, PADDLE if kind == PADDLE else PYTORCH)
@@ -61,22 +68,24 @@ def write(target, arrays, record):
     """
     folder = target.path.parent
     missing = [item for item in (folder, *folder.parents) if not item.exists()]
-    hidden = ""
+    # The same name each time, so that what a kill leaves is replaced by the next conversion.
+    partial = folder / f".converting-{target.path.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".convert-", dir=folder) as hidden:
-            partial = Path(hidden) / target.path.name
-            _write_file(target.kind, arrays, partial, record)
-            record = record._replace(sha256=sha256_of(partial))
-            partial_record = write_record(record, partial)
-            os.replace(partial, target.path)
-            os.replace(partial_record, record_file(target.path))
-            missing = []
+        _write_file(target.kind, arrays, partial, record)
+        record = record._replace(sha256=sha256_of(partial))
+        partial_record = write_record(record, partial)
+        os.replace(partial, target.path)
+        os.replace(partial_record, record_file(target.path))
+        missing = []
     except OSError as error:
         raise WeightsError(f"cannot write {target.path}: {error.strerror}; choose another folder") from error
     except WeightsError as error:
-        raise WeightsError(str(error).replace(hidden, str(folder))) from error
+        raise WeightsError(str(error).replace(str(partial), str(target.path))) from error
     finally:
+        for file in (partial, record_file(partial)):
+            with contextlib.suppress(OSError):
+                file.unlink()
         for item in missing:
             with contextlib.suppress(OSError):
                 item.rmdir()

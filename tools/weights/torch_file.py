@@ -15,7 +15,8 @@ import numpy as np
 
 from weights.content import DTYPES, Budget, Content, Namespace, Tensor, plain_array, size_of
 from weights.files import WeightsError
-from weights.pickles import ARRAY_NAMES, MOST_AXES, Dialect, Refused, Word, printable, read_pickle
+from weights.pickled_arrays import ARRAY_NAMES, MOST_AXES
+from weights.pickles import Dialect, Refused, Word, printable, read_pickle
 from weights.torch_zip import BadArchive, find_members
 
 __all__ = ["Content", "Namespace", "Tensor", "read_torch"]
@@ -128,7 +129,7 @@ class _File:
         self.dialect = Dialect(
             {**_NAMES, **{name: Word(name, call=call) for name, call in self._rebuilders().items()}},
             MOST_INSTRUCTIONS,
-            (str, bytes, int, float, bool, type(None), tuple),
+            (str, bytes, int, bool, type(None)),
             self.persistent,
         )
 
