@@ -31,8 +31,8 @@ class ArrayBatches:
     def samples(self):
         return len(self.labels)
 
-    def set_epoch(self, epoch):
-        self.sampler.set_epoch(epoch)
+    def set_epoch(self, epoch, start=0):
+        self.sampler.set_epoch(epoch, start)
 
     def path(self, index):
         return f"/images/{index}.png"
@@ -105,6 +105,9 @@ class ListLog:
     def progress(self, text, fraction):
         assert 0 <= fraction <= 1
 
+    def positions(self):
+        return {}
+
     def of(self, kind):
         """Metrics objects of one kind."""
         return [values for values in self.objects if values["kind"] == kind]
@@ -123,7 +126,7 @@ def make_config(**values):
     return build(keys)
 
 
-def make_trainer(folder, config, train, val, network=None, log=None):
+def make_trainer(folder, config, train, val, network=None, log=None, extras=()):
     """A Trainer as tools/train.py wires it; the network follows from train.seed."""
     if network is None:
         paddle.seed(config.train.seed)
@@ -136,7 +139,7 @@ def make_trainer(folder, config, train, val, network=None, log=None):
     )  # fmt: skip
     run_folder = RunFolder(folder)
     run_folder.create(config)
-    return Trainer(network, optimizer, train, val, config, run_folder, log if log is not None else ListLog())
+    return Trainer(network, optimizer, train, val, config, run_folder, log if log is not None else ListLog(), extras)
 
 
 def weights_of(network):

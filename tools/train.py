@@ -1,7 +1,7 @@
 """Train a network: `python tools/train.py --config config/quickstart.yaml train.epochs=5`.
 
 One process, or one of several under `python -m paddle.distributed.launch` (scripts/train.sh does that). A run folder
-that holds a checkpoint is continued after its last finished epoch by the same command.
+that holds a checkpoint is continued after the step that it was saved at, by the same command.
 """
 
 import os
@@ -55,18 +55,24 @@ def main(argv=None):
         folder.create(config)
         if samples.class_names:
             save_class_names(samples.class_names, folder.path / wiring.CLASSES_FILE)
-    log = RunLog(folder.path if distributed.is_main() else None, enabled=distributed.is_main())
+    # The logs go on where the state was saved; checkpoints of earlier versions do not tell where that was.
+    positions = (None if complete else state["meta"].get("logs")) if state else {}
+    main_process = distributed.is_main()
+    log = RunLog(folder.path if main_process else None, enabled=main_process, positions=positions)
     try:
         for line in (*_facts(config, config_file, device, network, train, val), *notes):
             log.line(line)
         trainer = Trainer(network, optimizer, train, val, config, folder, log)
         if state:
-            trainer.restore(state)
-            log.line(f"going on after epoch {trainer.first_epoch} from {state['file']}")
+            for line in trainer.restore(state):
+                log.line(line)
         if complete:
             log.line(f"the run is complete; to train longer raise train.epochs (now {config.train.epochs}), "
                      "to train anew choose another output")
         best = trainer.fit()
+        if trainer.stopped:
+            log.line(str(trainer.stopped))
+            return trainer.stopped.exit_code
         for line in _farewell(config, best, val.path(0)):
             log.line(line)
     finally:

@@ -3,6 +3,10 @@
 import gc
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
 import warnings
 
 import numpy as np
@@ -222,6 +226,74 @@ def test_open_files_and_processes_stay_flat(build):
     assert max(files[1:]) <= files[0] and len(set(children)) == 1
     loader.close()
     assert len(multiprocessing.active_children()) == children[0] - 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_may_begin_at_any_batch(build, workers, monkeypatch):
+    loader, whole = build(workers=workers), list(epoch_of(build(), 1).items())
+    asked = []
+    monkeypatch.setattr(type(loader.dataset), "__getitem__", lambda self, key, get=ImageDataset.__getitem__:
+                        (asked.append(key), get(self, key))[1])  # fmt: skip
+    for start in (3, 9, 10, 11, 0):
+        loader.batch_sampler.set_epoch(1, start)
+        found = [int(index) for _, _, indices in loader for index in indices.numpy()]
+        assert found == [index for index, _ in whole][4 * start:]
+        assert len(loader.batch_sampler) == 10
+    # What comes before is not decoded.
+    assert workers or len(asked) == 28 + 4 + 0 + 0 + 40
+    loader.batch_sampler.set_epoch(1, 5)
+    loader.batch_sampler.set_epoch(1)
+    assert len(list(loader)) == 10
+
+
+def test_the_last_smaller_batch_is_left_out_like_the_others():
+    sampler = EpochBatchSampler(range(10), 4)
+    for start in range(4):
+        sampler.set_epoch(0, start)
+        assert [len(batch) for batch in sampler] == [4, 4, 2][start:]
+
+
+def test_workers_end_with_a_killed_training_and_not_by_its_signals(folder, tmp_path):
+    code = """
+import os, sys, time
+sys.path[:0] = sys.argv[1:3]
+from startup import import_paddle
+import_paddle()
+from data.dataset import ImageDataset
+from data.listing import read_samples
+from data.loader import build_loader
+from data.transforms import EvalTransform
+dataset = ImageDataset(read_samples(sys.argv[3], num_classes=2), EvalTransform(16), train=False, seed=0)
+loader = build_loader(dataset, batch_size=4, shuffle=False, seed=0, rank=0, world=1, drop_last=False, workers=2)
+running = iter(loader)
+next(running)
+print(*(worker.pid for worker in loader._running._workers), flush=True)
+signal_came = []
+import signal
+signal.signal(signal.SIGTERM, lambda *_: signal_came.append(1))
+while not signal_came:
+    time.sleep(0.01)
+print(len(list(running)), flush=True)
+time.sleep(60)
+"""
+    tools = loader_module.__file__.rpartition("/data/")[0]
+    process = subprocess.Popen([sys.executable, "-c", code, tools, "", str(folder)], stdout=subprocess.PIPE, text=True,
+                               start_new_session=True)  # fmt: skip
+    try:
+        workers = [int(word) for word in process.stdout.readline().split()]
+        assert len(workers) == 2
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.stdout.readline() == "9\n"
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{worker}/cmdline") for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(os.path.exists(f"/proc/{worker}/cmdline") for worker in workers)
+    # Nor do they leave their batches in the memory.
+    assert not [name for name in os.listdir("/dev/shm") for worker in workers if f"_{worker}_" in name]
 
 
 def test_undecodable_image_in_a_worker(build, folder, tmp_path):

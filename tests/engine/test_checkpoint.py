@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from engine.checkpoint import KEEP, RunFolder, plain, restore_training, training_arrays
+from engine.checkpoint import RunFolder, restore_training, training_arrays
 from engine.loop import Best
 from engine.optim import build_optimizer, freeze
+from engine.settings import plain
 from engine_fakes import ArrayBatches, ListLog, assert_same, make_config, make_trainer, pictures, small_t2t, weights_of
 from errors import UserError
 
@@ -35,7 +36,7 @@ def folder(tmp_path):
 
 
 def names(folder):
-    return sorted(file.name for file in folder.checkpoints.iterdir())
+    return sorted(file.name for file in folder.checkpoints.iterdir() if file.name not in ("latest", "best"))
 
 
 # ---------------------------------------------------------------- writing and finding
@@ -45,7 +46,7 @@ def test_saved_state_comes_back(folder):
     assert folder.latest() == (None, [])
     folder.save(ARRAYS, meta(7))
     state, notes = folder.latest()
-    assert notes == [] and state["file"].name == "epoch-0007.npz"
+    assert notes == [] and state["file"].name == "epoch-0007-step-000000.npz"
     assert_same(state["arrays"], ARRAYS)
     assert {key: state["meta"][key] for key in meta(7)} == meta(7)
 
@@ -54,7 +55,7 @@ def test_the_newest_by_number_and_only_the_last_ones_stay(folder):
     for epoch in (1, 2, 9999, 10000, 10001):
         folder.save(ARRAYS, meta(epoch))
         assert folder.latest()[0]["meta"]["epoch"] == epoch
-    assert KEEP == 2 and names(folder) == ["epoch-10000.npz", "epoch-10001.npz"]
+    assert names(folder) == ["epoch-10000-step-000000.npz", "epoch-10001-step-000000.npz"]
 
 
 def test_files_of_other_names_are_left_alone(folder):
@@ -63,7 +64,7 @@ def test_files_of_other_names_are_left_alone(folder):
     for epoch in (1, 2, 3):
         folder.save(ARRAYS, meta(epoch))
     assert folder.latest()[0]["meta"]["epoch"] == 3
-    assert len(names(folder)) == 3 + KEEP
+    assert len(names(folder)) == 3 + 2
 
 
 # ---------------------------------------------------------------- damage
@@ -72,7 +73,7 @@ def test_files_of_other_names_are_left_alone(folder):
 def test_a_damaged_newest_falls_back_with_a_note(folder):
     folder.save(ARRAYS, meta(1))
     folder.save(ARRAYS, meta(2))
-    newest = folder.checkpoints / "epoch-0002.npz"
+    newest = folder.checkpoints / "epoch-0002-step-000000.npz"
     whole = newest.read_bytes()
     for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         newest.write_bytes(whole[:size])
@@ -84,7 +85,7 @@ def test_a_damaged_newest_falls_back_with_a_note(folder):
 
 def test_no_flipped_byte_fails_loading_or_goes_unseen(folder):
     folder.save(ARRAYS, {"epoch": 1, "best": [0, 0], "config": {}})
-    file = folder.checkpoints / "epoch-0001.npz"
+    file = folder.checkpoints / "epoch-0001-step-000000.npz"
     whole = file.read_bytes()
     for position in range(len(whole)):
         for flip in (0x01, 0x08, 0x20, 0xFF):
@@ -100,7 +101,7 @@ def test_no_flipped_byte_fails_loading_or_goes_unseen(folder):
 
 
 def test_an_array_under_the_name_of_a_checkpoint_is_damage(folder):
-    with open(folder.checkpoints / "epoch-0001.npz", "wb") as file:
+    with open(folder.checkpoints / "epoch-0001-step-000000.npz", "wb") as file:
         np.save(file, np.ones(3))
     state, notes = folder.latest()
     assert state is None and len(notes) == 1
@@ -119,7 +120,7 @@ class Bomb:
 @pytest.mark.parametrize("where", ["array", "meta", "pickle"])
 def test_a_hostile_checkpoint_runs_no_code(folder, tmp_path, where):
     folder.save(ARRAYS, meta(1))
-    mark, file = tmp_path / "ran", folder.checkpoints / "epoch-0002.npz"
+    mark, file = tmp_path / "ran", folder.checkpoints / "epoch-0002-step-000000.npz"
     bomb = np.array([Bomb(mark)], object)
     if where == "pickle":
         file.write_bytes(pickle.dumps(Bomb(mark)))
@@ -145,7 +146,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(folder):
     # A real failure of write(), in the middle of the data.
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, limit[1]))
     try:
-        with pytest.raises(UserError, match=r"cannot write .*epoch-0002\.npz: File too large; .*start again"):
+        with pytest.raises(UserError, match=r"cannot write .*-0002-step-000000\.npz: File too large; .*start again"):
             folder.save(big, meta(2))
         # An archive left half-written would complain now, on stderr.
         gc.collect()
@@ -162,13 +163,13 @@ def test_an_error_before_the_rename_leaves_the_old_checkpoint(folder, monkeypatc
 
     def fail(*args):
         # The name that counts must not be there before the data is on the disk.
-        assert not (folder.checkpoints / "epoch-0002.npz").exists()
+        assert not (folder.checkpoints / "epoch-0002-step-000000.npz").exists()
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(UserError, match="Input/output error"):
         folder.save(ARRAYS, meta(2))
-    assert names(folder) == ["epoch-0001.npz"]
+    assert names(folder) == ["epoch-0001-step-000000.npz"]
 
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):
@@ -186,7 +187,7 @@ def test_weights_without_a_checkpoint_are_refused(folder, name):
     file.write_bytes(b"weights of somebody")
     with pytest.raises(UserError, match=rf"{name}\.pdparams but no checkpoint to go on from"):
         folder.examine(make_config(), 22)
-    (folder.checkpoints / "epoch-0003.npz").write_bytes(b"torn")
+    (folder.checkpoints / "epoch-0003-step-000000.npz").write_bytes(b"torn")
     with pytest.raises(UserError, match="no readable checkpoint"):
         folder.examine(make_config(), 22)
     assert file.read_bytes() == b"weights of somebody"

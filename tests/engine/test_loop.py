@@ -7,7 +7,8 @@ import numpy as np
 import paddle
 import pytest
 from engine import loop
-from engine.loop import Best, NonFiniteLoss, short, smoothed_cross_entropy
+from engine.loop import Best, smoothed_cross_entropy
+from engine.meter import NonFiniteLoss, short
 from engine.runlog import RunLog
 from engine_fakes import (
     ArrayBatches,
@@ -182,7 +183,11 @@ def test_best_and_last_are_the_weights_of_those_epochs(tmp_path, monkeypatch):
 
     assert_same(read_weights(tmp_path / "best.pdparams"), kept[1])
     assert_same(read_weights(tmp_path / "last.pdparams"), kept[3])
-    assert [file.name for file in sorted(trainer.folder.checkpoints.iterdir())] == ["epoch-0003.npz", "epoch-0004.npz"]
+    assert [file.name for file in sorted(trainer.folder.checkpoints.iterdir())] == [
+        "best", "epoch-0003-step-000000.npz", "epoch-0004-step-000000.npz", "latest"
+    ]  # fmt: skip
+    assert (trainer.folder.checkpoints / "best").read_text() == "epoch 2, top-1 0.7500: best.pdparams\n"
+    assert (trainer.folder.checkpoints / "latest").read_text() == "epoch-0004-step-000000.npz\n"
 
 
 def test_no_accuracy_at_all_still_gives_a_best_epoch(tmp_path):
@@ -317,5 +322,5 @@ def test_processes_that_would_start_apart_are_stopped(tmp_path, monkeypatch):
     batches = ArrayBatches(*pictures(4), 4)
     trainer = make_trainer(tmp_path, make_config(), batches, batches)
     monkeypatch.setattr(loop.distributed, "gather_rows", lambda rows: np.concatenate([rows, rows + 3]))
-    with pytest.raises(UserError, match=r"epochs \[0, 3\].*all machines share"):
+    with pytest.raises(UserError, match=r"epochs \[0, 3 and 3 steps\].*all machines share"):
         trainer.fit()

@@ -85,6 +85,55 @@ def test_files_are_appended_to_and_curves_go_on_in_one_file(tmp_path, capsys, mo
     assert found["val/acc"] == [(1, 0.5), (2, 0.75)]
 
 
+def test_files_are_cut_back_to_their_positions(tmp_path):
+    log = RunLog(tmp_path, stream=io.StringIO(), positions={})
+    log.line("äöü")
+    log.metrics(step=1)
+    log.curves(1, train_loss=0.5)
+    kept = log.positions()
+    assert kept == {name: (tmp_path / name).stat().st_size for name in kept} and len(kept) == 3
+    log.line("lost")
+    log.metrics(step=2)
+    log.curves(2, train_loss=0.25)
+    log.close()
+    log = RunLog(tmp_path, stream=io.StringIO(), positions=kept)
+    log.line("more")
+    log.metrics(step=2)
+    log.curves(2, train_loss=0.125)
+    log.close()
+    assert (tmp_path / "train.log").read_text("utf-8") == "äöü\nmore\n"
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert scalars(tmp_path / "vdl")["train/loss"] == [(1, 0.5), (2, 0.125)]
+    # A shorter file, say after a power failure, is not filled up.
+    RunLog(tmp_path, stream=io.StringIO(), positions=dict.fromkeys(kept, 10**6)).close()
+    assert (tmp_path / "train.log").read_text("utf-8") == "äöü\nmore\n"
+    RunLog(tmp_path, stream=io.StringIO(), positions={}).close()
+    assert (tmp_path / "train.log").stat().st_size == (tmp_path / "metrics.jsonl").stat().st_size == 0
+
+
+def test_values_that_are_not_finite_break_neither_file(tmp_path):
+    log = RunLog(tmp_path, stream=io.StringIO())
+    for step, value in enumerate([1.0, float("nan"), float("inf"), 2.0], 1):
+        log.metrics(step=step, loss=value)
+        log.curves(step, val_loss=value)
+    log.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line, parse_constant=pytest.fail)["loss"] for line in lines] == [1.0, None, None, 2.0]
+    assert scalars(tmp_path / "vdl")["val/loss"] == [(1, 1.0), (4, 2.0)]
+
+
+def test_positions_are_those_of_the_disk(tmp_path, monkeypatch):
+    log, synced = RunLog(tmp_path, stream=io.StringIO()), []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log.positions()
+    log.close()
+    assert len(set(synced)) == 3
+
+
+def test_a_silent_log_has_no_positions(tmp_path):
+    assert RunLog(tmp_path, enabled=False).positions() == RunLog().positions() == {}
+
+
 # ---------------------------------------------------------------- the bar
 
 

@@ -26,9 +26,9 @@ class Batches:
         """Number of samples of the data set."""
         return len(self.loader.dataset)
 
-    def set_epoch(self, epoch):
-        """Choose the order and the augmentation of the next iteration."""
-        self.loader.batch_sampler.set_epoch(epoch)
+    def set_epoch(self, epoch, start=0):
+        """Choose the order and the augmentation of the next iteration, which leaves out the first `start` batches."""
+        self.loader.batch_sampler.set_epoch(epoch, start)
 
     def path(self, index):
         """File of sample `index`."""

@@ -1,11 +1,15 @@
 """Batches for one process out of many: who takes which samples in which epoch, and how pixels reach the network."""
 
+import ctypes
+import functools
 import os
+import signal
 import warnings
 
 import numpy as np
 import paddle
 from errors import UserError
+from paddle.io.multiprocess_utils import _cleanup_mmap
 
 # Keeps the shuffling apart from the augmentation: both are seeded with (seed, epoch).
 _SHUFFLE_STREAM = (1,)
@@ -14,6 +18,9 @@ _SHUFFLE_STREAM = (1,)
 _PREFETCH = 2
 
 _SHM = "/dev/shm"
+
+# Option of Linux's prctl: the signal to get when the parent dies.
+_PR_SET_PDEATHSIG = 1
 
 
 class EpochBatchSampler(paddle.io.DistributedBatchSampler):
@@ -30,7 +37,8 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
     is the only one; then `kept_incomplete` is True.
 
     Yields lists of (epoch, index): the workers that live on between epochs hold copies of the dataset, and would
-    never hear of a new epoch otherwise.
+    never hear of a new epoch otherwise. set_epoch(e, start=k) leaves out the first k batches of epoch e, for a run
+    that goes on in its middle; the length stays that of the whole epoch.
     """
 
     def __init__(self, dataset, batch_size, *, world=1, rank=0, shuffle=False, drop_last=False, seed=0):
@@ -47,6 +55,7 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
         if drop_last and self._full:
             rest = 0
         self._last_size = -(-rest // world)
+        self._start = 0
         self._cancelled = False
 
     @property
@@ -59,15 +68,20 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
     def __len__(self):
         return self._full + bool(self._last_size)
 
+    def set_epoch(self, epoch, start=0):
+        """Choose the epoch of the next iterations and the batch of this process, from 0, that they begin with."""
+        super().set_epoch(epoch)
+        self._start = start
+
     def __iter__(self):
         self._cancelled = False
         epoch, order = self.epoch, self._order()
-        for batch in range(self._full):
+        for batch in range(self._start, self._full):
             if self._cancelled:
                 return
             start = (batch * self.nranks + self.local_rank) * self.batch_size
             yield [(epoch, index) for index in order[start:start + self.batch_size].tolist()]
-        if self._last_size and not self._cancelled:
+        if self._last_size and self._start < len(self) and not self._cancelled:
             start = self._full * self.nranks * self.batch_size + self.local_rank * self._last_size
             positions = np.arange(start, start + self._last_size) % len(order)
             yield [(epoch, index) for index in order[positions].tolist()]
@@ -149,7 +163,30 @@ def build_loader(dataset, *, batch_size, shuffle, seed, rank, world, drop_last, 
         # It copies batches to the device ahead of time; these stay on the CPU. No thread limit is set for the workers:
         # they run Pillow and NumPy copies only, one busy thread each.
         use_buffer_reader=False,
+        worker_init_fn=functools.partial(_begin_worker, os.getpid()),
     )
+
+
+def _begin_worker(parent, _):
+    """Set a worker apart from the signals of its process group, and tie its life to that of `parent`.
+
+    Ctrl-C and the launcher's SIGTERM go to the whole group. The training then goes on to a step where it can be saved,
+    and needs its workers until then. When it is killed they must end too; Paddle means to look after that, but waits
+    for work without the time limit that it looks around after (2.6.2 and 3.3.1).
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, _end_worker)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    if os.getppid() != parent:
+        _end_worker()
+
+
+def _end_worker(*_):
+    # Batches that nobody has fetched would stay in shared memory.
+    _cleanup_mmap()
+    os._exit(0)
 
 
 def shared_memory_shortage(batch_size, size, workers, free=None):

@@ -1,11 +1,13 @@
 """The run folder: what a run keeps, and going on from it.
 
     config.yaml      resolved configuration          train.log, metrics.jsonl, vdl/   see engine.runlog
-    best.pdparams    weights of the best epoch       checkpoints/epoch-0007.npz       whole state after 7 epochs
+    best.pdparams    weights of the best epoch       checkpoints/                     the newest whole states
     last.pdparams    weights of the last epoch
 
-A checkpoint holds arrays and JSON only and is read without unpickling, so a foreign file cannot run code. All
-randomness is keyed by (seed, epoch, step), so the number of finished epochs is the whole state of the generators.
+A checkpoint `epoch-0007-step-000120.npz` is the state 120 steps after 7 finished epochs; `checkpoints/latest` names
+the newest one, `checkpoints/best` the best epoch. It holds arrays and JSON only and is read without unpickling, so a
+foreign file cannot run code. No state of a random generator is in it: all randomness is keyed by (seed, epoch, index of
+the image) or (seed, epoch, step, process), so the position in the run is the whole state of the generators.
 """
 
 import contextlib
@@ -15,7 +17,6 @@ import os
 import re
 import zipfile
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +26,14 @@ from weights.paddle_file import save_weights
 
 from engine.config import RESOLVED, save_config
 from engine.optim import slot_shapes
-from engine.schema import build
+from engine.settings import changes
 
-KEEP = 2
 # What a run writes beside its weights; found in a folder without a configuration of ours, they are somebody else's.
 _OWN_FILES = ("config.yaml", "classes.txt", "train.log", "metrics.jsonl")
-_NAME = re.compile(r"epoch-(\d+)\.npz")
-# Settings that the saved tensors depend on; anything else may change between the parts of a run.
-_FIXED = {
-    "model.name", "model.img_size", "model.num_classes", "model.qk_scale", "train.optimizer", "train.freeze",
-}  # fmt: skip
+# Without a step: written by an earlier version, which saved between epochs only.
+_NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
+# One name for all files that are being written, so that kills cannot leave more than one behind.
+_PARTIAL = "partial"
 
 
 class RunFolder:
@@ -62,7 +61,7 @@ class RunFolder:
                         "output or move the old files away"
                     )
         else:
-            notes += _changes(state["meta"]["config"], plain(config), self.path)
+            notes += changes(state["meta"], config, self.path)
             before = state["meta"]["train_images"]
             if before != train_images:
                 raise UserError(
@@ -110,33 +109,68 @@ class RunFolder:
             notes.append(f"{file} is damaged; trying the one before it")
         return None, notes
 
-    def save(self, arrays, meta):
-        """Write the state after meta["epoch"] epochs under a new name, then remove all but the newest KEEP."""
-        target = self.checkpoints / f"epoch-{meta['epoch']:04d}.npz"
-        partial = target.with_suffix(".partial")
+    def save(self, arrays, meta, keep=2):
+        """Write a state under a new name and return the file; then remove all but the newest `keep`.
+
+        meta: JSON of plain values with "epoch" (finished epochs) and perhaps "step" (steps since then). Raises
+        UserError when it cannot be written; the older checkpoints stay then.
+        """
+        target = self.checkpoints / f"epoch-{meta['epoch']:04d}-step-{meta.get('step', 0):06d}.npz"
         text = np.frombuffer(json.dumps({**meta, "tensors": len(arrays)}).encode(), np.uint8)
-        try:
-            with open(partial, "wb") as file:
-                _write(file, {"meta": text, **arrays})
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise UserError(f"cannot write {target}: {error.strerror}; free some space and start again") from error
-        for file in self._files()[:-KEEP]:
+        self._replace(target, lambda file: _write(file, {"meta": text, **arrays}))
+        self._replace(self.checkpoints / "latest", lambda file: file.write(f"{target.name}\n".encode()))
+        # Any beyond this one are damaged, or left from before the batch size changed: the run has gone another way.
+        files = self._files()
+        place = files.index(target)
+        for file in files[:max(place + 1 - keep, 0)] + files[place + 1:]:
             file.unlink()
+        return target
 
     def save_weights(self, name, network):
         """Write best.pdparams or last.pdparams."""
         save_weights(network.state_dict(), self.path / f"{name}.pdparams")
 
+    def note_best(self, best):
+        """Write checkpoints/best, which tells whose weights best.pdparams holds."""
+        text = f"epoch {best.epoch}, top-1 {best.top1:.4f}: best.pdparams\n"
+        self._replace(self.checkpoints / "best", lambda file: file.write(text.encode()))
+
+    def _replace(self, target, write):
+        """Write a file that appears under its name whole or not at all, even if the power fails."""
+        partial = self.checkpoints / _PARTIAL
+        try:
+            with open(partial, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+            _sync_folder(self.checkpoints)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise UserError(f"cannot write {target}: {error.strerror}; free some space and start again") from error
+
     def _files(self):
+        """The checkpoints, the oldest first."""
         if not self.checkpoints.is_dir():
             return []
-        found = [(int(m[1]), f) for f in self.checkpoints.iterdir() for m in [_NAME.fullmatch(f.name)] if m]
-        return [file for _, file in sorted(found)]
+        found = [
+            (int(match[1]), int(match[2] or 0), file)
+            for file in self.checkpoints.iterdir()
+            for match in [_NAME.fullmatch(file.name)]
+            if match
+        ]
+        return [file for _, _, file in sorted(found)]
+
+
+def _sync_folder(folder):
+    # The new name itself, which a power failure could take back. Some network file systems refuse it.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _write(file, arrays):
@@ -160,35 +194,6 @@ def _read(file):
         return None
     # Damage to the archive's directory can hide members without any other sign.
     return {"meta": meta, "arrays": arrays, "file": file} if meta["tensors"] == len(arrays) else None
-
-
-def _changes(old, new, folder):
-    """Lines on settings that differ from the run's last part; UserError where the saved tensors would not fit."""
-    notes = []
-    # What an earlier version did not know yet, it did as the default does.
-    before = {**_flat(plain(build({}))), **_flat(old)}
-    for name, value in _flat(new).items():
-        was = before[name]
-        if was == value:
-            continue
-        if name in _FIXED:
-            raise UserError(
-                f"{name}={value}: the run in {folder} has {name}={was}; choose another output or the old value"
-            )
-        notes.append(f"{name} was {was}, now {value}")
-    return notes
-
-
-def _flat(config):
-    flat = {}
-    for section, values in config.items():
-        flat.update({f"{section}.{key}": v for key, v in values.items()} if type(values) is dict else {section: values})
-    return flat
-
-
-def plain(config):
-    """The configuration as dictionaries, lists and plain values, as JSON holds it."""
-    return json.loads(json.dumps(asdict(config)))
 
 
 def training_arrays(network, optimizer):

@@ -1,6 +1,5 @@
 """The training loop: epochs of steps, an evaluation after each, checkpoints and logs."""
 
-import math
 import time
 from typing import NamedTuple
 
@@ -11,8 +10,13 @@ from errors import UserError
 
 from engine import checkpoint, distributed
 from engine.evaluate import evaluate
+from engine.interrupt import Interrupt, Stopped
+from engine.meter import REMEDY, Meter, NonFiniteLoss
 from engine.rates import Rates
-from engine.runlog import clock
+from engine.settings import code_version, plain
+
+# Several processes ask each other every so many steps whether one of them was told to stop.
+_AGREE_EVERY = 10
 
 
 class Best(NamedTuple):
@@ -22,80 +26,147 @@ class Best(NamedTuple):
     epoch: int = 0
 
 
-class NonFiniteLoss(UserError):
-    """The loss or a weight became NaN or infinite; the files of earlier epochs are untouched."""
-
-
-_REMEDY = "lower train.lr or set train.clip_grad=1.0 and start the same command again"
-
-
 class Trainer:
     """Trains `network` on its process's share of the data.
 
     network: paddle.nn.Layer, images [B, 3, S, S] -> logits [B, classes]. optimizer: engine.optim.build_optimizer over
     its parameters. train, val: data.batches.Batches. config: engine.schema.Config. folder: engine.checkpoint.RunFolder,
-    log: engine.runlog.RunLog; both are used by the first process only.
+    log: engine.runlog.RunLog; both are used by the first process only. extras: objects with a state of their own, which
+    checkpoints keep too: arrays() -> dict of NumPy arrays, restore(dict) with the arrays of all extras; one that has
+    `at_boundary` is saved only when that is true.
+
+    After `fit`, `stopped` is the Stopped of a training that ended early as it was asked to, else None.
     """
 
-    def __init__(self, network, optimizer, train, val, config, folder, log):
+    def __init__(self, network, optimizer, train, val, config, folder, log, extras=()):
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
+        self.extras = tuple(extras)
         self.rates = Rates(network, config.train)
         self.model = distributed.wrap(network)
+        self.interrupt = Interrupt(config.train.max_hours)
+        self.stopped = None
         self.first_epoch, self.best = 0, Best()
+        # Where this process began, in epochs, and the steps of the run before the epoch under way.
+        self.begun, self.steps_before = 0.0, 0
+        self._state, self._save_due, self._code = None, False, 0
+        # Tensors as restored, until the first step: Paddle creates the moments then, and tells none before.
+        self._restored = None
+
+    @property
+    def steps(self):
+        """Steps of an epoch."""
+        limit = self.config.train.max_steps
+        return min(len(self.train), limit) if limit else len(self.train)
+
+    @property
+    def _global_batch(self):
+        return self.config.train.batch_size * distributed.world_size()
 
     def restore(self, state):
-        """Go on from RunFolder.latest()'s state."""
+        """Go on from RunFolder.latest()'s state. Returns lines for the log."""
         checkpoint.restore_training(self.network, self.optimizer, state["arrays"])
-        self.first_epoch = state["meta"]["epoch"]
-        self.best = Best(*state["meta"]["best"])
-        if distributed.is_main():
-            # The kill may have come between the checkpoint and these.
-            self._keep_weights(self.first_epoch)
+        arrays = {name[len("extra/"):]: v for name, v in state["arrays"].items() if name.startswith("extra/")}
+        for extra in self.extras:
+            extra.restore(arrays)
+        self._restored = {name: v for name, v in state["arrays"].items() if not name.startswith("extra/")}
+        meta = state["meta"]
+        self.first_epoch, self.best = meta["epoch"], Best(*meta["best"])
+        # Earlier versions did not count the steps.
+        total = meta.get("total_steps", self.first_epoch * self.steps)
+        notes, step = [], 0
+        if meta.get("step"):
+            step, note = self._place(meta)
+            notes.append(f"going on in epoch {self.first_epoch + 1} after step {step} from {state['file']}{note}")
+            self._state = {**meta["meter"], "step": step}
+        else:
+            notes.append(f"going on after epoch {self.first_epoch} from {state['file']}")
+            if distributed.is_main():
+                # The kill may have come between the checkpoint and these.
+                self._keep_weights(self.first_epoch)
+        self.steps_before, self.begun = total - step, self.first_epoch + step / self.steps
+        return notes
+
+    def _place(self, meta):
+        """Steps done in the epoch under way, counted in batches of now, and a note where the batch has changed."""
+        if meta["meter"]["closed"]:
+            return self.steps, ""
+        if meta["global_batch"] == self._global_batch:
+            return min(meta["step"], self.steps), ""
+        # The order of the images does not depend on the batch.
+        done = meta["step"] * meta["global_batch"]
+        step = min(done // self._global_batch, self.steps)
+        note = f" (the total batch was {meta['global_batch']}, now {self._global_batch}"
+        again = done - step * self._global_batch
+        return step, f"{note}; {again} images of the epoch come again)" if again else f"{note})"
 
     def fit(self) -> Best:
         """Train up to config.train.epochs and return the best epoch. Raises NonFiniteLoss, UserError (data, disk)."""
-        recipe = self.config.train
         self._check_agreement()
         started = time.perf_counter()
-        for epoch in range(self.first_epoch, recipe.epochs):
-            rate = self.rates.scale(epoch)
-            self._train_epoch(epoch, rate, started)
-            self._check_weights(epoch)
-            if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:
-                self._validate(epoch)
-            self._keep(epoch)
+        with self.interrupt:
+            try:
+                for epoch in range(self.first_epoch, self.config.train.epochs):
+                    self._fit_epoch(epoch, started)
+            except Stopped as stopped:
+                self.stopped = stopped
         return self.best
 
+    def _fit_epoch(self, epoch, started):
+        recipe = self.config.train
+        meter = self._train_epoch(epoch, self.rates.scale(epoch), started)
+        self._check_weights(epoch)
+        if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:
+            self._validate(epoch, meter)
+        self.steps_before += meter.steps
+        file = self._keep(epoch)
+        if epoch + 1 < recipe.epochs:
+            code = self._agreed()
+            if code:
+                raise self.interrupt.stopped(code, file)
+
     def _check_agreement(self):
-        # Processes that begin with different epochs would wait for each other for ever.
-        epochs = distributed.gather_rows(np.array([self.first_epoch])).tolist()
-        if len(set(epochs)) > 1:
+        # Processes that begin at different places would wait for each other for ever.
+        step = self._state["step"] if self._state else 0
+        places = distributed.gather_rows(np.array([[self.first_epoch, step]])).tolist()
+        if any(place != places[0] for place in places):
+            epochs = ", ".join(f"{epoch}" + (f" and {step} steps" if step else "") for epoch, step in places)
             raise UserError(
-                f"output={self.config.output}: the processes would go on after epochs {epochs}; put the run folder on "
-                "a disk that all machines share"
+                f"output={self.config.output}: the processes would go on after epochs [{epochs}]; put the run folder "
+                "on a disk that all machines share"
             )
 
     # ------------------------------------------------------------------ one epoch
 
     def _train_epoch(self, epoch, rate, started):
+        """Do the steps of an epoch that are left; returns its Meter."""
+        state, self._state = self._state, None
+        meter = Meter(self, epoch, rate, started, state)
         self.optimizer.set_lr(rate)
         self.network.train()
-        self.train.set_epoch(epoch)
-        meter = _Meter(self, epoch, rate, started)
+        if meter.step < meter.steps:
+            self.train.set_epoch(epoch, meter.step)
+            self._steps(epoch, meter)
+        if not meter.closed:
+            meter.close()
+        return meter
+
+    def _steps(self, epoch, meter):
         previous = time.perf_counter()
-        for step, (images, labels, _, failed) in enumerate(self.train, 1):
+        for step, (images, labels, _, failed) in enumerate(self.train, meter.step + 1):
             meter.read += time.perf_counter() - previous
             if not len(labels):
                 raise UserError(f"{self.train.path(failed[0])}: a whole batch of images could not be decoded")
             # Keyed, so that dropout and drop path depend on the position in the run, not on what ran before.
             paddle.seed(_step_seed(self.config.train.seed, epoch, step, distributed.rank()))
-            meter.add(step, *self._step(images, labels), len(labels), len(failed))
+            meter.add(*self._step(images, labels), len(labels), len(failed))
+            self._restored = None
+            self._after_step(epoch, meter)
+            self.log.progress(f"epoch {epoch + 1} step {step}/{meter.steps}", step / meter.steps)
             previous = time.perf_counter()
             if step == meter.steps:
                 break
-        meter.close()
 
     def _step(self, images, labels):
         logits = self.model(images)
@@ -105,15 +176,36 @@ class Trainer:
         self.optimizer.clear_grad()
         return loss.detach(), (logits.detach().argmax(axis=1) == labels).sum()
 
-    def _check_weights(self, epoch):
+    def _after_step(self, epoch, meter):
+        """Tell the figures, save, or stop, where that is due; all processes decide alike."""
+        every, alone = self.config.train.save_steps, distributed.world_size() == 1
+        code = self.interrupt.code()
+        self._save_due |= bool(every) and meter.step % every == 0
+        asked = code if alone else meter.step % _AGREE_EVERY == 0
+        if not (asked or meter.line_due or self._save_due or self._code):
+            return
+        self._code = meter.settle(code)
+        if meter.line_due:
+            meter.write()
+        # After the last step the epoch's own checkpoint is near, and `_validate` asks again.
+        if meter.step == meter.steps or not all(getattr(extra, "at_boundary", True) for extra in self.extras):
+            return
+        if self._code:
+            raise self._stop(epoch, meter, self._code)
+        if self._save_due:
+            self._save(epoch, meter)
+
+    def _check_weights(self, epoch, step=None):
         # The last step's gradient can break the weights after a good loss; saved, they would break every resumed run.
         for name, parameter in self.network.named_parameters():
             if not paddle.isfinite(parameter).all().item():
-                raise NonFiniteLoss(f"{name} is not finite after epoch {epoch + 1}; {_REMEDY}")
+                place = f"epoch {epoch + 1}" + ("" if step is None else f", step {step}")
+                raise NonFiniteLoss(f"{name} is not finite after {place}; {REMEDY}")
 
-    def _validate(self, epoch):
+    def _validate(self, epoch, meter):
         self.val.set_epoch(epoch)
-        result = evaluate(self.network, self.val, log_every=self.config.val.log_every, log=self.log)
+        batches = _Watched(self.val, lambda: self._stop_if_asked(epoch, meter))
+        result = evaluate(self.network, batches, log_every=self.config.val.log_every, log=self.log)
         if result.top1 > self.best.top1 or not self.best.epoch:
             self.best = Best(result.top1, epoch + 1)
         name = self.config.data.name
@@ -129,85 +221,83 @@ class Trainer:
         )  # fmt: skip
         self.log.curves(epoch + 1, val_acc=result.top1, val_top5=result.top5, val_loss=result.loss)
 
+    # ------------------------------------------------------------------ keeping and stopping
+
     def _keep(self, epoch):
-        if not distributed.is_main():
-            return
-        meta = {
-            "epoch": epoch + 1,
-            "best": list(self.best),
-            "train_images": self.train.samples,
-            "config": checkpoint.plain(self.config),
-        }
+        """Save after a finished epoch; returns the checkpoint's file in the first process."""
         # First the checkpoint, from which the weights can be written again.
-        self.folder.save(checkpoint.training_arrays(self.network, self.optimizer), meta)
-        self._keep_weights(epoch + 1)
+        file = self._save(epoch + 1)
+        if distributed.is_main():
+            self._keep_weights(epoch + 1)
+        return file
 
     def _keep_weights(self, finished):
         if self.best.epoch == finished:
             self.folder.save_weights("best", self.network)
+            self.folder.note_best(self.best)
         self.folder.save_weights("last", self.network)
 
+    def _save(self, finished, meter=None):
+        """Write a checkpoint after so many epochs and the steps of `meter`; returns its file in the first process."""
+        self._save_due = False
+        if meter:
+            self._check_weights(finished, meter.step)
+        if not distributed.is_main():
+            return None
+        meta = {
+            "epoch": finished,
+            "step": meter.step if meter else 0,
+            "total_steps": self.steps_before + (meter.step if meter else 0),
+            "global_batch": self._global_batch,
+            "meter": meter and meter.state(),
+            "best": list(self.best),
+            "train_images": self.train.samples,
+            "config": plain(self.config),
+            "code": code_version(),
+            "logs": self.log.positions(),
+        }
+        arrays = dict(self._restored or checkpoint.training_arrays(self.network, self.optimizer))
+        for extra in self.extras:
+            arrays.update({f"extra/{name}": array for name, array in extra.arrays().items()})
+        return self.folder.save(arrays, meta, self.config.train.keep)
 
-class _Meter:
-    """Sums over an epoch. Losses stay on the device until a line is due, so that no step waits for the last one."""
+    def _agreed(self):
+        """The largest code to stop of any process; a collective."""
+        return distributed.gather_rows(np.array([self.interrupt.code()])).max().item()
 
-    def __init__(self, trainer, epoch, rate, started):
-        self.trainer, self.epoch, self.rate, self.started = trainer, epoch, rate, started
-        limit = trainer.config.train.max_steps
-        self.steps = min(len(trainer.train), limit) if limit else len(trainer.train)
-        self.totals = np.zeros(4)  # loss x images, correct, images, skipped; over all processes
-        self.pending = []
-        self.read = 0.0
-        self.begun = self.window = time.perf_counter()
+    def _stop_if_asked(self, epoch, meter):
+        code = self._agreed()
+        if code:
+            raise self._stop(epoch, meter, code)
 
-    def add(self, step, loss, correct, images, skipped):
-        self.pending.append((loss, correct, images, skipped))
-        if step % self.trainer.config.train.log_every == 0 or step == self.steps:
-            self._report(step)
-        self.trainer.log.progress(f"epoch {self.epoch + 1} step {step}/{self.steps}", step / self.steps)
+    def _stop(self, epoch, meter, code):
+        """Save in the middle of an epoch; the Stopped to raise."""
+        self.log.line(f"{self.interrupt.reason(code)}: stopping in epoch {epoch + 1} after step {meter.step}")
+        file = self._save(epoch, meter)
+        # The launcher ends all processes when one ends, so none does before the first one has saved.
+        self._agreed()
+        return self.interrupt.stopped(code, file)
 
-    def _report(self, step):
-        sums = np.zeros(4)
-        for offset, (loss, correct, images, skipped) in enumerate(self.pending, step - len(self.pending) + 1):
-            value = loss.item()
-            if not math.isfinite(value):
-                raise NonFiniteLoss(f"loss is {value} in epoch {self.epoch + 1}, step {offset}; {_REMEDY}")
-            sums += (value * images, correct.item(), images, skipped)
-        gathered = distributed.gather_rows(sums[None])
-        self.totals += gathered.sum(axis=0)
-        self._write(step, len(self.pending), gathered[:, 2].sum())
-        self.pending, self.read, self.window = [], 0.0, time.perf_counter()
 
-    def _write(self, step, steps, images):
-        trainer, now = self.trainer, time.perf_counter()
-        wall, read = (now - self.window) / steps, self.read / steps
-        loss, acc = self.totals[:2] / self.totals[2]
-        epochs = trainer.config.train.epochs
-        epoch_left = (self.steps - step) * wall
-        done = self.epoch - trainer.first_epoch + step / self.steps
-        run_left = (now - self.started) / done * (epochs - trainer.first_epoch - done)
-        speed = images / (now - self.window)
-        trainer.log.line(
-            f"Epoch [{self.epoch + 1}/{epochs}], Step [{step}/{self.steps}], Loss: {loss:.4f},acc: {acc:.4f}, "
-            f"read_time: {read:.4f}, train_time: {wall - read:.4f}, lr: {short(self.rate)}, "
-            f"images/s: {speed:.1f}, left: {clock(epoch_left)} epoch, {clock(run_left)} run"
-        )
-        trainer.log.metrics(
-            kind="train", epoch=self.epoch + 1, step=step, loss=loss, acc=acc, lr=self.rate, read_time=read,
-            train_time=wall - read, images_per_s=speed,
-        )  # fmt: skip
-        trainer.log.curves(
-            self.epoch * self.steps + step, train_loss=loss, train_acc=acc, train_lr=self.rate, train_read_time=read,
-            train_step_time=wall - read, train_images_per_s=speed,
-        )  # fmt: skip
+class _Watched:
+    """Batches that call `check` before some of them, the same ones in every process."""
 
-    def close(self):
-        loss, acc = self.totals[:2] / self.totals[2]
-        epochs, skipped = self.trainer.config.train.epochs, int(self.totals[3])
-        note = f", skipped images: {skipped}" if skipped else ""
-        log = self.trainer.log
-        log.line(f"Epoch [{self.epoch + 1}/{epochs}], avg_Loss: {loss:.4f}, avg_acc: {acc:.4f}{note}")
-        log.metrics(kind="epoch", epoch=self.epoch + 1, loss=loss, acc=acc, lr=self.rate, skipped=skipped)
+    def __init__(self, batches, check):
+        self.batches, self.check = batches, check
+
+    def __len__(self):
+        return len(self.batches)
+
+    @property
+    def samples(self):
+        return self.batches.samples
+
+    def __iter__(self):
+        every = 1 if distributed.world_size() == 1 else _AGREE_EVERY
+        for number, batch in enumerate(self.batches):
+            if number % every == 0:
+                self.check()
+            yield batch
 
 
 def smoothed_cross_entropy(logits, labels, smoothing):
@@ -217,11 +307,6 @@ def smoothed_cross_entropy(logits, labels, smoothing):
         return F.cross_entropy(logits, labels)
     target = F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing)
     return F.cross_entropy(logits, target, soft_label=True)
-
-
-def short(value):
-    """A learning rate with up to six decimals and no trailing zeros: 0.0009, 0.000001."""
-    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def _step_seed(seed, epoch, step, rank):

@@ -128,6 +128,9 @@ class TrainConfig:
     log_every: int = _key(50, AT_LEAST_ONE)
     val_every: int = _key(1, AT_LEAST_ONE)
     max_steps: Optional[int] = _key(None, AT_LEAST_ONE)
+    keep: int = _key(2, AT_LEAST_ONE)
+    save_steps: Optional[int] = _key(None, AT_LEAST_ONE)
+    max_hours: Optional[float] = _key(None, POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,6 @@ PLANNED = {
     "train.mixup_switch_prob": "mixup",
     "train.ema_decay": "the moving average of the weights",
     "train.accumulate": "gradient accumulation",
-    "train.max_hours": "stopping after a number of hours",
-    "train.keep": "choosing how many checkpoints stay",
     "data.auto_augment": "RandAugment",
     "data.reprob": "random erasing",
     "data.color_jitter": "colour jitter",
