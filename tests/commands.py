@@ -102,7 +102,8 @@ def settings(folder, run_folder, **more):
         "data.train_dir": folder / "train", "data.val_dir": folder / "val", "data.val_list": "null",
         "data.workers": 0, "train.epochs": 2, "train.batch_size": 4, "train.warmup_epochs": 0,
         "train.cooldown_epochs": 0, "train.log_every": 2, "val.batch_size": 4, "val.target_acc": "null",
-        "output": run_folder, "device": "cpu",
+        "data.auto_augment": "null", "data.color_jitter": 0, "data.reprob": 0, "train.mixup_alpha": 0,
+        "train.cutmix_alpha": 0, "train.ema_decay": "null", "output": run_folder, "device": "cpu",
     }  # fmt: skip
     chosen.update((key.replace("__", "."), value) for key, value in more.items())
     return [f"{key}={value}" for key, value in chosen.items()]

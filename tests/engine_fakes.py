@@ -5,8 +5,10 @@ import re
 import numpy as np
 import paddle
 import t2t
+from data.batches import Batch
 from data.loader import EpochBatchSampler
 from engine.checkpoint import RunFolder
+from engine.ema import Ema
 from engine.loop import Trainer
 from engine.optim import build_optimizer, freeze
 from engine.schema import build
@@ -43,7 +45,7 @@ class ArrayBatches:
             self.seen.append(indices.tolist())
             bad = np.isin(indices, self.failed)
             good = indices[~bad]
-            yield paddle.to_tensor(self.images[good]), paddle.to_tensor(self.labels[good]), good, indices[bad]
+            yield Batch(paddle.to_tensor(self.images[good]), paddle.to_tensor(self.labels[good]), good, indices[bad])
 
 
 class Lookup(nn.Layer):
@@ -126,7 +128,7 @@ def make_config(**values):
     return build(keys)
 
 
-def make_trainer(folder, config, train, val, network=None, log=None, extras=()):
+def make_trainer(folder, config, train, val, network=None, log=None, extras=(), ema_decay=None):
     """A Trainer as tools/train.py wires it; the network follows from train.seed."""
     if network is None:
         paddle.seed(config.train.seed)
@@ -139,7 +141,8 @@ def make_trainer(folder, config, train, val, network=None, log=None, extras=()):
     )  # fmt: skip
     run_folder = RunFolder(folder)
     run_folder.create(config)
-    return Trainer(network, optimizer, train, val, config, run_folder, log if log is not None else ListLog(), extras)
+    return Trainer(network, optimizer, train, val, config, run_folder, log if log is not None else ListLog(),
+                   None if ema_decay is None else Ema(network, ema_decay), extras)
 
 
 def weights_of(network):

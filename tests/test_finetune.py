@@ -258,6 +258,7 @@ def test_the_run_keeps_its_optimiser(folder, tmp_path):
             "train.optimizer=sgd", "adamw")  # fmt: skip
     mistake(finetune(folder, tmp_path / "run", folder / "five", train__epochs=2, train__freeze="blocks.0.*"),
             "train.freeze")  # fmt: skip
+    mistake(finetune(folder, tmp_path / "run", "elsewhere", train__epochs=2), "train.init=elsewhere")
 
 
 def test_the_shipped_configuration_names_what_to_give(root):

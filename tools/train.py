@@ -50,6 +50,7 @@ def main(argv=None):
     if config.train.init:
         notes += _init(network, config, init, state)
     optimizer = wiring.freeze_and_optimize(network, config)
+    ema = wiring.moving_average(network, config)
     complete = state is not None and state["meta"]["epoch"] >= config.train.epochs
     if distributed.is_main() and not complete:
         folder.create(config)
@@ -62,7 +63,7 @@ def main(argv=None):
     try:
         for line in (*_facts(config, config_file, device, network, train, val), *notes):
             log.line(line)
-        trainer = Trainer(network, optimizer, train, val, config, folder, log)
+        trainer = Trainer(network, optimizer, train, val, config, folder, log, ema)
         if state:
             for line in trainer.restore(state):
                 log.line(line)
@@ -112,7 +113,11 @@ def _facts(config, config_file, device, network, train, val):
         total = len(network.parameters())
         yield f"train.freeze={names}: {frozen} of {total} tensors are frozen, pos_embed and w included"
     yield from Rates(network, recipe).describe()
-    yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}"
+    after = "".join(f" {part.describe()}" for part in (train.mixing, train.erasing) if part)
+    yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}{after}"
+    if recipe.ema_decay is not None or recipe.accumulate > 1 or recipe.amp != "off":
+        warm = ", with warm-up" if recipe.ema_warmup else ""
+        yield f"train.ema_decay={recipe.ema_decay}{warm}, train.accumulate={recipe.accumulate}, train.amp={recipe.amp}"
     yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
     yield from wiring.unseen_classes(val)
     yield (f"batch: {recipe.batch_size} per process x {world} = {recipe.batch_size * world}; lr {recipe.lr:g} (used as "

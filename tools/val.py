@@ -38,6 +38,7 @@ def main(argv=None):
     log = RunLog(enabled=distributed.is_main())
     log.line(device)
     log.line(f"model: {config.model.name} at {config.model.img_size} px; weights: {weights} ({count} tensors loaded)")
+    log.line(f"weights: {wiring.weights_kind(weights)}")
     for line in wiring.data_notes(config, weights):
         log.line(line)
     log.line(

@@ -3,15 +3,21 @@
 The commands call this and engine/; neither data/ nor engine/ knows the configuration of the other.
 """
 
+from pathlib import Path
+
+from data.auto_augment import ColorJitter, auto_augment
 from data.batches import Batches
 from data.classes import IMAGENET_TABLE, ClassTable, imagenet_table, load_class_table
 from data.dataset import ImageDataset
+from data.erasing import RandomErasing
 from data.listing import read_samples
 from data.loader import build_loader
+from data.mixing import Mixing
 from data.transforms import EvalTransform, PaddedCropTransform, TrainTransform
 from engine import distributed
 from engine.arguments import known_settings, run_folder_of
-from engine.config import project_path
+from engine.config import load_config, project_path
+from engine.ema import Ema
 from engine.optim import build_optimizer, freeze
 from errors import UserError
 from models import ROWS, build_model
@@ -59,6 +65,21 @@ def freeze_and_optimize(network, config):
         eps=recipe.eps,
         clip_grad=recipe.clip_grad,
     )
+
+
+def moving_average(network, config):
+    """engine.ema.Ema of the network as it is now, or None where train.ema_decay is null."""
+    recipe = config.train
+    return None if recipe.ema_decay is None else Ema(network, recipe.ema_decay, recipe.ema_warmup)
+
+
+def weights_kind(weights):
+    """ "ema" for averaged weights, as far as their record or run tells, else "raw"."""
+    record, run = read_record(weights), run_folder_of(weights)
+    if record:
+        return "ema" if record.dictionary == "state_dict_ema" else "raw"
+    averaged = run is not None and load_config(run / "config.yaml").train.ema_decay is not None
+    return "ema" if averaged and Path(weights).stem in ("best", "last_ema") else "raw"
 
 
 def load_network(config, weights):
@@ -127,12 +148,30 @@ def train_batches(config):
         num_classes=config.model.num_classes,
         what="train",
     )
-    size, filters = config.model.img_size, data.train_interpolation
+    size, filters, augment = config.model.img_size, data.train_interpolation, _augment(config)
     if data.train_crop == "padded":
-        transform = PaddedCropTransform(size, data.padding, data.hflip, filters)
+        transform = PaddedCropTransform(size, data.padding, data.hflip, filters, augment)
     else:
-        transform = TrainTransform(size, data.scale, data.ratio, data.hflip, filters)
+        transform = TrainTransform(size, data.scale, data.ratio, data.hflip, filters, augment)
     return _batches(config, samples, transform, train=True)
+
+
+def _augment(config):
+    """RandAugment or, where there is none, colour jitter (the official recipe leaves jitter out beside it), or None."""
+    data = config.data
+    if data.auto_augment:
+        return auto_augment(data.auto_augment, config.model.img_size, data.mean, data.train_interpolation)
+    return ColorJitter(data.color_jitter) if data.color_jitter else None
+
+
+def _mixing(config, num_classes):
+    recipe = config.train
+    if not recipe.mixup_alpha and not recipe.cutmix_alpha:
+        return None
+    return Mixing(
+        recipe.mixup_alpha, recipe.cutmix_alpha, recipe.mixup_prob, recipe.mixup_switch_prob, recipe.smoothing,
+        num_classes,
+    )  # fmt: skip
 
 
 def eval_batches(config, class_names=None):
@@ -161,7 +200,10 @@ def _batches(config, samples, transform, *, train):
         workers=data.workers,
         use_shared_memory=data.use_shared_memory,
     )
-    return Batches(loader, data.mean, data.std)
+    if not train:
+        return Batches(loader, data.mean, data.std)
+    erasing = RandomErasing(data.reprob) if data.reprob else None
+    return Batches(loader, data.mean, data.std, mixing=_mixing(config, samples.num_classes), erasing=erasing)
 
 
 def unseen_classes(val):

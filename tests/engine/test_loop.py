@@ -58,7 +58,8 @@ def test_lines_of_a_run(tmp_path):
     assert [line[6] for line in lines] == ["0.000001"] * 3 + ["0.005005"] * 3
     assert len(log.matching(r"^Epoch \[\d/2\], avg_Loss: \d+\.\d{4}, avg_acc: [01]\.\d{4}$")) == 2
     assert len(log.matching(r"^Step \[2/2\], acc: [01]\.\d{4}, read_time: \d+\.\d{4}")) == 2
-    assert len(log.matching(r"^Made val acc is:[01]\.\d{4}, top5: 1\.0000, loss: \d+\.\d{4}, images: 7, best: ")) == 2
+    told = r"^Made val acc is:[01]\.\d{4}, top5: 1\.0000, loss: \d+\.\d{4}, images: 7, weights: raw, best: "
+    assert len(log.matching(told)) == 2
 
 
 def test_metrics_of_a_run(tmp_path):

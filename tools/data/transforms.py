@@ -66,10 +66,13 @@ class TrainTransform:
 
     scale: (low, high) share of the picture's area, within (0, 1]. ratio: (low, high) width:height of the crop.
     hflip: probability of mirroring. interpolation: "bilinear", "bicubic" or "random" (one of the two per picture).
+    augment: what happens to the picture after that, such as data.auto_augment's RandAugment, or None.
     Raises UserError for values outside these.
     """
 
-    def __init__(self, size=224, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), hflip=0.5, interpolation=RANDOM):
+    def __init__(
+        self, size=224, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), hflip=0.5, interpolation=RANDOM, augment=None
+    ):
         _check_size(size)
         _check_choice("data.train_interpolation", interpolation, (*INTERPOLATIONS, RANDOM))
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
@@ -82,6 +85,7 @@ class TrainTransform:
         self.ratio = tuple(ratio)
         self.hflip = hflip
         self.interpolation = interpolation
+        self.augment = augment
 
     def __call__(self, image, rng):
         """image: PIL RGB of any size; rng: numpy Generator -> uint8 [size, size, 3]."""
@@ -89,13 +93,13 @@ class TrainTransform:
         resample = _draw_filter(self.interpolation, rng)
         # Crop first, then resize: with resize(box=...) the filter would see pixels outside the crop.
         image = image.crop((left, top, left + width, top + height)).resize((self.size, self.size), resample)
-        return np.array(_mirror(image, self.hflip, rng))
+        return np.array(_augmented(_mirror(image, self.hflip, rng), self.augment, rng))
 
     def describe(self):
         """One line for the log."""
         scale, ratio = ("({:.4g}, {:.4g})".format(*pair) for pair in (self.scale, self.ratio))
         return (f"RandomResizedCrop({self.size}, scale={scale}, ratio={ratio}, {self.interpolation}) "
-                f"HorizontalFlip({self.hflip:g})")
+                f"HorizontalFlip({self.hflip:g}){_described(self.augment)}")
 
 
 class PaddedCropTransform:
@@ -103,10 +107,10 @@ class PaddedCropTransform:
 
     The official transfer recipe for CIFAR. The whole picture, resized to size x size, gets `padding` black pixels on
     each side, of which a random square of the same size is cut. Black is 0 before normalisation, as there.
-    padding: 0 <= padding < size. hflip, interpolation: as for TrainTransform. Raises UserError for other values.
+    padding: 0 <= padding < size. hflip, interpolation, augment: as for TrainTransform. Raises UserError for others.
     """
 
-    def __init__(self, size=224, padding=28, hflip=0.5, interpolation="bilinear"):
+    def __init__(self, size=224, padding=28, hflip=0.5, interpolation="bilinear", augment=None):
         _check_size(size)
         _check_choice("data.train_interpolation", interpolation, (*INTERPOLATIONS, RANDOM))
         if not 0 <= padding < size:
@@ -116,6 +120,7 @@ class PaddedCropTransform:
         self.padding = padding
         self.hflip = hflip
         self.interpolation = interpolation
+        self.augment = augment
 
     def __call__(self, image, rng):
         """image: PIL RGB of any size; rng: numpy Generator -> uint8 [size, size, 3]."""
@@ -123,12 +128,12 @@ class PaddedCropTransform:
         left, top = (int(shift) for shift in rng.integers(-self.padding, self.padding + 1, size=2))
         # Pillow fills with black what a crop takes from outside the picture.
         image = image.crop((left, top, left + self.size, top + self.size))
-        return np.array(_mirror(image, self.hflip, rng))
+        return np.array(_augmented(_mirror(image, self.hflip, rng), self.augment, rng))
 
     def describe(self):
         """One line for the log."""
         return (f"Resize({self.size}x{self.size}, {self.interpolation}) RandomCrop({self.size}, "
-                f"padding={self.padding}) HorizontalFlip({self.hflip:g})")
+                f"padding={self.padding}) HorizontalFlip({self.hflip:g}){_described(self.augment)}")
 
 
 def resized_size(size, short_side):
@@ -168,6 +173,14 @@ def _draw_filter(interpolation, rng):
 
 def _mirror(image, probability, rng):
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < probability else image
+
+
+def _augmented(image, augment, rng):
+    return augment(image, rng) if augment else image
+
+
+def _described(augment):
+    return f" {augment.describe()}" if augment else ""
 
 
 def _trim(image):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import yaml
 from errors import UserError
 
-from engine.schema import KEYS, PLANNED, SECTIONS, Config, build, problems
+from engine.schema import KEYS, SECTIONS, Config, build, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LINE = "command line"
@@ -263,9 +263,6 @@ def _to_scalar(value, kind):
 
 def _unknown(name, setting):
     """ConfigError for a key that the schema does not have, with the nearest one that it has."""
-    if name in PLANNED and name not in KEYS:
-        shown = f"{name}={_show(setting.value)} ({setting.source})"
-        return ConfigError(f"{shown}: {PLANNED[name]} is not in this version yet; remove the key")
     section, _, leaf = name.rpartition(".")
     if name in KEYS:
         hint = f"write '{leaf}:' under '{section}:'"

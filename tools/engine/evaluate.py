@@ -74,7 +74,7 @@ def evaluate(network, batches, *, log_every=10, log=None):
     tally, pending, steps = _Tally(batches.samples), [], len(batches)
     start = window = previous = time.perf_counter()
     read = 0.0
-    for step, (images, labels, indices, failed) in enumerate(batches, 1):
+    for step, (images, labels, indices, failed, _) in enumerate(batches, 1):
         read += time.perf_counter() - previous
         pending.append(_rows(network, images, labels, indices, failed))
         if step % log_every == 0 or step == steps:

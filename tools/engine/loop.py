@@ -1,19 +1,21 @@
 """The training loop: epochs of steps, an evaluation after each, checkpoints and logs."""
 
+import contextlib
 import time
 from typing import NamedTuple
 
 import numpy as np
 import paddle
-import paddle.nn.functional as F
 from errors import UserError
 
 from engine import checkpoint, distributed
 from engine.evaluate import evaluate
 from engine.interrupt import Interrupt, Stopped
+from engine.loss import smoothed_cross_entropy, soft_cross_entropy
 from engine.meter import REMEDY, Meter, NonFiniteLoss
 from engine.rates import Rates
 from engine.settings import code_version, plain
+from engine.step import TrainingStep
 
 # Several processes ask each other every so many steps whether one of them was told to stop.
 _AGREE_EVERY = 10
@@ -31,20 +33,26 @@ class Trainer:
 
     network: paddle.nn.Layer, images [B, 3, S, S] -> logits [B, classes]. optimizer: engine.optim.build_optimizer over
     its parameters. train, val: data.batches.Batches. config: engine.schema.Config. folder: engine.checkpoint.RunFolder,
-    log: engine.runlog.RunLog; both are used by the first process only. extras: objects with a state of their own, which
-    checkpoints keep too: arrays() -> dict of NumPy arrays, restore(dict) with the arrays of all extras; one that has
-    `at_boundary` is saved only when that is true.
+    log: engine.runlog.RunLog; both are used by the first process only. ema: engine.ema.Ema of the network or None; with
+    it both kinds of weights are evaluated, and the average decides which epoch is best and is kept as its weights.
+    extras: objects with a state of their own, which checkpoints keep too, besides the step's and the average's:
+    arrays() -> dict of NumPy arrays, restore(dict) with the arrays of all extras; one that has `at_boundary` is saved
+    only when that is true.
 
     After `fit`, `stopped` is the Stopped of a training that ended early as it was asked to, else None.
     """
 
-    def __init__(self, network, optimizer, train, val, config, folder, log, extras=()):
+    def __init__(self, network, optimizer, train, val, config, folder, log, ema=None, extras=()):
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
-        self.extras = tuple(extras)
         self.rates = Rates(network, config.train)
-        self.model = distributed.wrap(network)
+        self.ema = ema
+        self.step = TrainingStep(
+            distributed.wrap(network), optimizer, self._loss, amp=config.train.amp,
+            accumulate=config.train.accumulate, ema=ema,
+        )  # fmt: skip
+        self.extras = (self.step, *((ema,) if ema else ()), *extras)
         self.interrupt = Interrupt(config.train.max_hours)
         self.stopped = None
         self.first_epoch, self.best = 0, Best()
@@ -154,13 +162,14 @@ class Trainer:
 
     def _steps(self, epoch, meter):
         previous = time.perf_counter()
-        for step, (images, labels, _, failed) in enumerate(self.train, meter.step + 1):
+        for step, (images, labels, _, failed, targets) in enumerate(self.train, meter.step + 1):
             meter.read += time.perf_counter() - previous
             if not len(labels):
                 raise UserError(f"{self.train.path(failed[0])}: a whole batch of images could not be decoded")
             # Keyed, so that dropout and drop path depend on the position in the run, not on what ran before.
             paddle.seed(_step_seed(self.config.train.seed, epoch, step, distributed.rank()))
-            meter.add(*self._step(images, labels), len(labels), len(failed))
+            loss, logits = self.step(images, labels if targets is None else targets, last=step == meter.steps)
+            meter.add(loss, (logits.argmax(axis=1) == labels).sum(), len(labels), len(failed))
             self._restored = None
             self._after_step(epoch, meter)
             self.log.progress(f"epoch {epoch + 1} step {step}/{meter.steps}", step / meter.steps)
@@ -168,13 +177,10 @@ class Trainer:
             if step == meter.steps:
                 break
 
-    def _step(self, images, labels):
-        logits = self.model(images)
-        loss = smoothed_cross_entropy(logits, labels, self.config.train.smoothing)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.clear_grad()
-        return loss.detach(), (logits.detach().argmax(axis=1) == labels).sum()
+    def _loss(self, logits, targets):
+        if targets.ndim == 1:
+            return smoothed_cross_entropy(logits, targets, self.config.train.smoothing)
+        return soft_cross_entropy(logits, targets)
 
     def _after_step(self, epoch, meter):
         """Tell the figures, save, or stop, where that is due; all processes decide alike."""
@@ -203,23 +209,39 @@ class Trainer:
                 raise NonFiniteLoss(f"{name} is not finite after {place}; {REMEDY}")
 
     def _validate(self, epoch, meter):
+        results = {"raw": self._evaluate(epoch, meter, contextlib.nullcontext())}
+        if self.ema:
+            results["ema"] = self._evaluate(epoch, meter, self.ema.swapped())
+        for kind, result in results.items():
+            deciding = kind == ("ema" if self.ema else "raw")
+            if deciding and (result.top1 > self.best.top1 or not self.best.epoch):
+                self.best = Best(result.top1, epoch + 1)
+            self._tell(epoch, kind, result, f", best: {self.best.top1:.4f} (epoch {self.best.epoch})" * deciding)
+
+    def _evaluate(self, epoch, meter, weights):
+        """Evaluate within the context `weights`; when asked to stop, leave it first and then save."""
         self.val.set_epoch(epoch)
-        batches = _Watched(self.val, lambda: self._stop_if_asked(epoch, meter))
-        result = evaluate(self.network, batches, log_every=self.config.val.log_every, log=self.log)
-        if result.top1 > self.best.top1 or not self.best.epoch:
-            self.best = Best(result.top1, epoch + 1)
-        name = self.config.data.name
+        try:
+            with weights:
+                batches = _Watched(self.val, self._agreed)
+                return evaluate(self.network, batches, log_every=self.config.val.log_every, log=self.log)
+        except _Asked as asked:
+            raise self._stop(epoch, meter, asked.code) from None
+
+    def _tell(self, epoch, kind, result, best):
         self.log.line(
-            f"{name} val acc is:{result.top1:.4f}, top5: {result.top5:.4f}, loss: {result.loss:.4f}, "
-            f"images: {result.count}, best: {self.best.top1:.4f} (epoch {self.best.epoch})"
+            f"{self.config.data.name} val acc is:{result.top1:.4f}, top5: {result.top5:.4f}, loss: {result.loss:.4f}, "
+            f"images: {result.count}, weights: {kind}{best}"
         )
         if result.skipped:
             self.log.line(f"{len(result.skipped)} undecodable validation image(s) left out of this accuracy")
         self.log.metrics(
-            kind="val", epoch=epoch + 1, top1=result.top1, top5=result.top5, loss=result.loss, images=result.count,
-            skipped=len(result.skipped),
+            kind="val", weights=kind, epoch=epoch + 1, top1=result.top1, top5=result.top5, loss=result.loss,
+            images=result.count, skipped=len(result.skipped),
         )  # fmt: skip
-        self.log.curves(epoch + 1, val_acc=result.top1, val_top5=result.top5, val_loss=result.loss)
+        prefix = "val" if kind == "raw" else "ema"
+        values = {"acc": result.top1, "top5": result.top5, "loss": result.loss}
+        self.log.curves(epoch + 1, **{f"{prefix}_{name}": value for name, value in values.items()})
 
     # ------------------------------------------------------------------ keeping and stopping
 
@@ -233,9 +255,11 @@ class Trainer:
 
     def _keep_weights(self, finished):
         if self.best.epoch == finished:
-            self.folder.save_weights("best", self.network)
+            self.folder.save_weights("best", self.ema or self.network)
             self.folder.note_best(self.best)
         self.folder.save_weights("last", self.network)
+        if self.ema:
+            self.folder.save_weights("last_ema", self.ema)
 
     def _save(self, finished, meter=None):
         """Write a checkpoint after so many epochs and the steps of `meter`; returns its file in the first process."""
@@ -265,11 +289,6 @@ class Trainer:
         """The largest code to stop of any process; a collective."""
         return distributed.gather_rows(np.array([self.interrupt.code()])).max().item()
 
-    def _stop_if_asked(self, epoch, meter):
-        code = self._agreed()
-        if code:
-            raise self._stop(epoch, meter, code)
-
     def _stop(self, epoch, meter, code):
         """Save in the middle of an epoch; the Stopped to raise."""
         self.log.line(f"{self.interrupt.reason(code)}: stopping in epoch {epoch + 1} after step {meter.step}")
@@ -279,11 +298,19 @@ class Trainer:
         return self.interrupt.stopped(code, file)
 
 
-class _Watched:
-    """Batches that call `check` before some of them, the same ones in every process."""
+class _Asked(Exception):
+    """A wish to stop, noticed in the middle of an evaluation."""
 
-    def __init__(self, batches, check):
-        self.batches, self.check = batches, check
+    def __init__(self, code):
+        super().__init__(code)
+        self.code = code
+
+
+class _Watched:
+    """Batches that call `code` before some of them, the same ones in every process, and raise _Asked if it is not 0."""
+
+    def __init__(self, batches, code):
+        self.batches, self.code = batches, code
 
     def __len__(self):
         return len(self.batches)
@@ -295,18 +322,10 @@ class _Watched:
     def __iter__(self):
         every = 1 if distributed.world_size() == 1 else _AGREE_EVERY
         for number, batch in enumerate(self.batches):
-            if number % every == 0:
-                self.check()
+            code = self.code() if number % every == 0 else 0
+            if code:
+                raise _Asked(code)
             yield batch
-
-
-def smoothed_cross_entropy(logits, labels, smoothing):
-    """Mean cross entropy of logits [B, C] against labels [B] int64 with 1 - s + s/C on the label and s/C elsewhere."""
-    logits = logits.astype("float32")
-    if not smoothing:
-        return F.cross_entropy(logits, labels)
-    target = F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing)
-    return F.cross_entropy(logits, target, soft_label=True)
 
 
 def _step_seed(seed, epoch, step, rank):

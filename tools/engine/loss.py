@@ -1,6 +1,7 @@
-"""The loss on soft targets."""
+"""The training losses."""
 
 import paddle
+import paddle.nn.functional as F
 
 
 def soft_cross_entropy(logits, targets):
@@ -14,3 +15,12 @@ def soft_cross_entropy(logits, targets):
         logits = logits.astype("float32")
         logits = logits - logits.detach().max(axis=1, keepdim=True)
         return (logits.exp().sum(axis=1).log() - (targets * logits).sum(axis=1)).mean()
+
+
+def smoothed_cross_entropy(logits, labels, smoothing):
+    """Mean cross entropy of logits [B, C] against labels [B] int64 with 1 - s + s/C on the label and s/C elsewhere."""
+    logits = logits.astype("float32")
+    if not smoothing:
+        return F.cross_entropy(logits, labels)
+    target = F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing)
+    return F.cross_entropy(logits, target, soft_label=True)
