@@ -15,6 +15,9 @@ import numpy as np
 import paddle
 import pytest
 from checking import compare_official, fingerprint, fixed_images
+from data.decode import decode_rgb
+from data.loader import normalize
+from data.transforms import EvalTransform
 from errors import UserError
 from models import ROWS, build_model
 from official_stages import stage_names
@@ -407,3 +410,24 @@ def test_weights_that_do_not_fit_the_official_network_are_told(tmp_path):
 
 def test_the_input_is_that_of_the_reference_tensors():
     np.testing.assert_array_equal(fixed_images(SIZE), images(2, SIZE))
+
+
+def test_photos_give_the_same_logits_and_classes(root, monkeypatch):
+    """Four photos and noise through T2T-ViT-7 at 224 px: logits within 1e-4, the same five best classes."""
+    python = torch_python()
+    transform, pixels = EvalTransform(224), []
+    for file in sorted((root / "lit_data" / "ILSVRC2012").rglob("*.JPEG"))[:4]:
+        pixels.append(transform(decode_rgb(file)))
+    photos = normalize(paddle.to_tensor(np.stack(pixels)), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).numpy()
+    monkeypatch.setattr(checking, "fixed_images", lambda size: np.concatenate([photos, images(1, size)]))
+    compare, heads = checking._compare, []
+    monkeypatch.setattr(
+        checking, "_compare", lambda ours, official, names: heads.extend([ours["head"], official["head"]])
+        or compare(ours, official, names)
+    )  # fmt: skip
+    built = fill(build_model("t2t_vit_7"))
+    built.eval()
+    assert compare_official(built, "t2t_vit_7", DOUBLE, python).agrees
+    ours, official = heads
+    assert ours.shape == (5, 1000) and np.abs(ours - official).max() <= 1e-4
+    assert np.array_equal(np.argsort(ours)[:, -5:], np.argsort(official)[:, -5:])

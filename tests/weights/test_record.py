@@ -44,6 +44,16 @@ def test_record_of_other_weights_is_refused(weights, record):
         read_record(weights)
 
 
+def test_the_digest_is_taken_once_for_each_state_of_the_file(weights, record, monkeypatch):
+    write_record(record, weights)
+    taken = []
+    monkeypatch.setattr("weights.record.sha256_of", lambda path: taken.append(path) or sha256_of(path))
+    assert read_record(weights) == read_record(weights) == record and len(taken) == 1
+    weights.write_bytes(b"any other bytes")
+    with pytest.raises(WeightsError, match="belongs to other weights"):
+        read_record(weights)
+
+
 def spoilt(record, **changed):
     return json.dumps({**record._asdict(), **changed})
 

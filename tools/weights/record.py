@@ -4,6 +4,7 @@
 nobody has to know which network, size and transform a file was made for.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -67,6 +68,17 @@ def sha256_of(path) -> str:
     return digest.hexdigest()
 
 
+def _digest(weights):
+    """sha256_of, once for each state of a file: a command asks for the record of its weights several times."""
+    state = os.stat(weights)
+    return _digest_of(os.fspath(weights), state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _digest_of(weights, *_):
+    return sha256_of(weights)
+
+
 def write_record(record, weights) -> Path:
     """Write the record of a weights file beside it, whole or not at all, and return its path. Raises WeightsError."""
     path = record_file(weights)
@@ -104,7 +116,7 @@ def read_record(weights) -> Optional[Record]:
         raise WeightsError(f"{path}: classes are not {content['num_classes']} names; {remedy}")
     if not set(DATA_KEYS) <= set(content["data"]):
         raise WeightsError(f"{path}: data lacks {min(set(DATA_KEYS) - set(content['data']))}; {remedy}")
-    if sha256_of(weights) != content["sha256"]:
+    if _digest(weights) != content["sha256"]:
         raise WeightsError(f"{path} belongs to other weights than {weights} (SHA-256 differs); {remedy}")
     return Record(**{name: content[name] for name in Record._fields})
 
