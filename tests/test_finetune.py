@@ -182,6 +182,10 @@ def test_names_of_the_classes_travel_with_the_record(folder, tmp_path):
 def test_a_record_that_contradicts_its_weights_is_named(folder, tmp_path, changed):
     weights = recorded(tmp_path, **changed)
     mistake(run("predict", folder / "val" / "ant" / "0.JPEG", "--weights", weights), weights.name)
+    if changed == {"img_size": 64}:
+        # Its table must not be resized from a size that it does not have.
+        made = finetune(folder, tmp_path / "run", weights, model__img_size="null")
+        mistake(made, f"{weights.name}.json tells of 64 px")
 
 
 def test_a_class_without_validation_image_is_told(folder, tmp_path):

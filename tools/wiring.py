@@ -74,7 +74,7 @@ def moving_average(network, config):
 
 
 def weights_kind(weights):
-    """ "ema" for averaged weights, as far as their record or run tells, else "raw"."""
+    """ema for averaged weights, as far as their record or run tells, else raw."""
     record, run = read_record(weights), run_folder_of(weights)
     if record:
         return "ema" if record.dictionary == "state_dict_ema" else "raw"
@@ -84,12 +84,7 @@ def weights_kind(weights):
 
 def load_network(config, weights):
     """The network of config.model with a weights file in evaluation mode, and the tensor count."""
-    state = read_weights(weights)
-    record = read_record(weights)
-    if record:
-        check_shapes(record, weights, state)
-        if record.model not in ROWS:
-            raise UserError(f"{record_file(weights)}: model={record.model}: no such network; convert the weights again")
+    state = _recorded_state(weights)
     network = build_network(config)
     count = load_weights(network, state, source=weights)
     check_model(config, weights)
@@ -97,9 +92,19 @@ def load_network(config, weights):
     return network, count
 
 
+def _recorded_state(weights):
+    """The arrays of a weights file, which do not contradict its record."""
+    state, record = read_weights(weights), read_record(weights)
+    if record:
+        check_shapes(record, weights, state)
+        if record.model not in ROWS:
+            raise UserError(f"{record_file(weights)}: model={record.model}: no such network; convert the weights again")
+    return state
+
+
 def start_from(network, config, weights):
     """Begin a training with a weights file (see weights.loading.initialise). Returns lines for the log."""
-    start = initialise(network, read_weights(weights), source=weights)
+    start = initialise(network, _recorded_state(weights), source=weights)
     check_model(config, weights)
     notes = "".join(f"; {note}" for note in start.notes)
     yield f"init: {weights}: {start.loaded} tensors loaded{notes}"
