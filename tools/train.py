@@ -112,7 +112,9 @@ def _facts(config, config_file, device, network, train, val):
         frozen, names = sum(p.stop_gradient for p in network.parameters()), ",".join(recipe.freeze)
         total = len(network.parameters())
         yield f"train.freeze={names}: {frozen} of {total} tensors are frozen, pos_embed and w included"
-    yield from Rates(network, recipe).describe()
+    total = recipe.batch_size * world * recipe.accumulate
+    rates = Rates(network, recipe, total)
+    yield from rates.describe()
     after = "".join(f" {part.describe()}" for part in (train.mixing, train.erasing) if part)
     yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}{after}"
     if recipe.ema_decay is not None or recipe.accumulate > 1 or recipe.amp != "off":
@@ -120,8 +122,10 @@ def _facts(config, config_file, device, network, train, val):
         yield f"train.ema_decay={recipe.ema_decay}{warm}, train.accumulate={recipe.accumulate}, train.amp={recipe.amp}"
     yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
     yield from wiring.unseen_classes(val)
-    yield (f"batch: {recipe.batch_size} per process x {world} = {recipe.batch_size * world}; lr {recipe.lr:g} (used as "
-           f"given), weight decay {recipe.weight_decay:g}; {recipe.epochs} epochs of {len(train)} steps")
+    parts = f"{recipe.batch_size} per process x {world}" + f" x {recipe.accumulate}" * (recipe.accumulate > 1)
+    lr = f"{recipe.lr * rates.scaling:g} ({'scaled' if recipe.lr_base_batch else 'used as given'})"
+    yield (f"batch: {parts} = {total}; lr {lr}, weight decay {recipe.weight_decay:g}; {recipe.epochs} epochs of "
+           f"{len(train)} steps")
     if train.loader.batch_sampler.kept_incomplete:
         yield (f"data.drop_last: {train.samples} images do not fill one batch of {recipe.batch_size * world}; "
                "the incomplete batch is used")

@@ -129,6 +129,34 @@ def test_each_epoch_has_its_rate_and_its_order(tmp_path, monkeypatch):
     assert len({tuple(order) for order in orders}) == 4
 
 
+def test_each_step_has_its_rate_and_the_line_that_in_force(tmp_path, monkeypatch):
+    used = []
+    values = {"train__epochs": 2, "train__warmup_epochs": 1, "train__schedule": "step", "train__batch_size": 4,
+              "train__lr_base_batch": 8}  # fmt: skip
+    train = ArrayBatches(*pictures(12), 4, shuffle=True)
+    trainer = make_trainer(tmp_path, make_config(**values), train, train)
+    monkeypatch.setattr(trainer.optimizer, "step", lambda: used.append(trainer.optimizer.get_lr()))
+    trainer.fit()
+    # The configuration's batch of 4, of 8 that the rates are meant for.
+    wanted = [trainer.rates.head(epoch + step / 3) for epoch in (0, 1) for step in (0, 1, 2)]
+    np.testing.assert_allclose(used, wanted, rtol=1e-9)
+    assert len(set(used)) == 6
+    assert used[:2] == pytest.approx([0.5e-6, 0.5 * (1e-6 + (1e-2 - 1e-6) / 3)])
+    assert [values["lr"] for values in trainer.log.of("train")] == used
+    assert [values["lr"] for values in trainer.log.of("epoch")] == [used[2], used[5]]
+    recipe = make_config(**values, train__accumulate=3)
+    assert make_trainer(tmp_path / "more", recipe, train, train).rates.scaling == 1.5
+
+
+def test_lines_tell_the_best_so_far_once_there_is_one(tmp_path):
+    log = run(tmp_path, train__epochs=3).log
+    first, *later = [log.matching(rf"^Epoch \[{epoch}/3\], Step") for epoch in (1, 2, 3)]
+    tops = [values["top1"] for values in log.of("val")]
+    assert first and not any("best" in line for line in first)
+    for epoch, lines in enumerate(later, 1):
+        assert lines and all(line.endswith(f" run, best: {max(tops[:epoch]):.4f}") for line in lines)
+
+
 def test_each_epoch_has_its_rates_and_the_line_that_of_the_head(tmp_path, monkeypatch):
     values = {"train__epochs": 4, "train__warmup_epochs": 2, "train__backbone_lr_scale": 0.1, "train__layer_decay": 0.5}
     batches, used = ArrayBatches(*pictures(12, size=16), 6), []

@@ -121,9 +121,11 @@ def straight(tmp_path_factory):
 # ---------------------------------------------------------------- killed
 
 
-@pytest.mark.parametrize("epoch, every, log_every", [(0, 2, 3), (1, 1, 1), (2, 3, 50)])
-def test_killed_at_any_step(straight, tmp_path, epoch, every, log_every):
-    values = {"train__log_every": log_every}
+@pytest.mark.parametrize(
+    "epoch, every, log_every, schedule", [(0, 2, 3, "epoch"), (1, 1, 1, "step"), (2, 3, 50, "step")]
+)
+def test_killed_at_any_step(straight, tmp_path, epoch, every, log_every, schedule):
+    values = {"train__log_every": log_every, "train__schedule": schedule}
     whole, order = straight(**values)
     for step in range(1, STEPS + 1):
         folder = tmp_path / str(step)

@@ -15,8 +15,8 @@ from engine_fakes import make_config, small_t2t, weights_of
 TRANSFER = {"train__epochs": 60, "train__lr": 0.05, "train__min_lr": 2e-4, "train__backbone_lr_scale": 0.01}
 
 
-def rates_of(network=None, **values):
-    return Rates(network or small_t2t(), make_config(**values).train)
+def rates_of(network=None, total_batch=512, **values):
+    return Rates(network or small_t2t(), make_config(**values).train, total_batch)
 
 
 def names_of(network):
@@ -102,6 +102,47 @@ def test_the_factors_are_those_of_the_last_epoch_set():
         head = rates.scale(epoch)
         for name, parameter in rates.parameters.items():
             assert parameter.optimize_attr["learning_rate"] * head == pytest.approx(rates.of(name, epoch), rel=1e-12)
+
+
+# ---------------------------------------------------------------- place in the schedule, linear scaling
+
+
+def test_by_default_the_place_is_the_epoch():
+    rates = rates_of()
+    assert [rates.place(epoch, step, 7) for epoch in (0, 5) for step in (1, 4, 7)] == [0] * 3 + [5] * 3
+    assert rates_of(train__schedule_start=1).place(5, 4, 7) == 6
+
+
+def test_the_place_of_each_step():
+    rates = rates_of(train__schedule="step", train__schedule_start=1)
+    assert [rates.place(3, step, 4) for step in (1, 2, 3, 4)] == [4, 4.25, 4.5, 4.75]
+
+
+@pytest.mark.parametrize("steps, windows", [(12, 3), (10, 3), (3, 1)])
+def test_batches_of_one_window_have_one_place_that_of_the_same_step_of_big_batches(steps, windows):
+    small, big = (rates_of(train__schedule="step", train__accumulate=count) for count in (4, 1))
+    found = [small.place(2, step, steps) for step in range(1, steps + 1)]
+    assert found == [big.place(2, (step - 1) // 4 + 1, windows) for step in range(1, steps + 1)]
+
+
+def test_linear_scaling_multiplies_the_whole_curve_and_says_so():
+    values = {**TRANSFER, "train__warmup_epochs": 3, "train__layer_decay": 0.5}
+    plain, scaled = rates_of(**values), rates_of(total_batch=128, train__lr_base_batch=512, **values)
+    for place in (0, 1, 2.5, 30, 59):
+        assert scaled.head(place) == pytest.approx(plain.head(place) / 4, rel=1e-12)
+        for name in ("head.bias", "blocks.0.norm1.bias", "cls_token"):
+            assert scaled.of(name, place) == pytest.approx(plain.of(name, place) / 4, rel=1e-12)
+            assert scaled.peak(name) == pytest.approx(plain.peak(name) / 4, rel=1e-12)
+        assert scaled.scale(place) == scaled.head(place)
+    line, groups = scaled.describe()
+    assert line == "train.lr_base_batch=512: all rates are multiplied by 128 / 512 = 0.25; lr 0.0125 instead of 0.05"
+    assert groups.startswith("peak rates: 0.0125 for 2 tensors (head)")
+
+
+def test_the_intended_batch_scales_by_one():
+    assert rates_of(train__lr_base_batch=512).head(20) == rates_of().head(20)
+    (line,) = rates_of(train__lr_base_batch=512).describe()
+    assert "512 / 512 = 1;" in line
 
 
 # ---------------------------------------------------------------- steps

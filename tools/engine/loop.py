@@ -46,7 +46,7 @@ class Trainer:
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
-        self.rates = Rates(network, config.train)
+        self.rates = Rates(network, config.train, self._global_batch * config.train.accumulate)
         self.ema = ema
         self.step = TrainingStep(
             distributed.wrap(network), optimizer, self._loss, amp=config.train.amp,
@@ -123,7 +123,7 @@ class Trainer:
 
     def _fit_epoch(self, epoch, started):
         recipe = self.config.train
-        meter = self._train_epoch(epoch, self.rates.scale(epoch), started)
+        meter = self._train_epoch(epoch, started)
         self._check_weights(epoch)
         if (epoch + 1) % recipe.val_every == 0 or epoch + 1 == recipe.epochs:
             self._validate(epoch, meter)
@@ -147,11 +147,11 @@ class Trainer:
 
     # ------------------------------------------------------------------ one epoch
 
-    def _train_epoch(self, epoch, rate, started):
+    def _train_epoch(self, epoch, started):
         """Do the steps of an epoch that are left; returns its Meter."""
         state, self._state = self._state, None
-        meter = Meter(self, epoch, rate, started, state)
-        self.optimizer.set_lr(rate)
+        meter = Meter(self, epoch, started, state)
+        self._set_rate(epoch, meter, max(meter.step, 1))
         self.network.train()
         if meter.step < meter.steps:
             self.train.set_epoch(epoch, meter.step)
@@ -168,6 +168,8 @@ class Trainer:
                 raise UserError(f"{self.train.path(failed[0])}: a whole batch of images could not be decoded")
             # Keyed, so that dropout and drop path depend on the position in the run, not on what ran before.
             paddle.seed(_step_seed(self.config.train.seed, epoch, step, distributed.rank()))
+            if self.config.train.schedule == "step":
+                self._set_rate(epoch, meter, step)
             loss, logits = self.step(images, labels if targets is None else targets, last=step == meter.steps)
             meter.add(loss, (logits.argmax(axis=1) == labels).sum(), len(labels), len(failed))
             self._restored = None
@@ -176,6 +178,11 @@ class Trainer:
             previous = time.perf_counter()
             if step == meter.steps:
                 break
+
+    def _set_rate(self, epoch, meter, step):
+        rate = self.rates.scale(self.rates.place(epoch, step, meter.steps))
+        self.optimizer.set_lr(rate)
+        meter.rate = rate
 
     def _loss(self, logits, targets):
         if targets.ndim == 1:

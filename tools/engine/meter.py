@@ -20,11 +20,12 @@ class Meter:
     """Sums over an epoch. Losses stay on the device until a line is due, so that no step waits for the last one.
 
     trainer: engine.loop.Trainer. state: what `state()` gave when the epoch was interrupted, or None at its start.
-    `step` is the number of steps done, `steps` that of the epoch.
+    `step` is the number of steps done, `steps` that of the epoch, `rate` the learning rate in force.
     """
 
-    def __init__(self, trainer, epoch, rate, started, state=None):
-        self.trainer, self.epoch, self.rate, self.started = trainer, epoch, rate, started
+    def __init__(self, trainer, epoch, started, state=None):
+        self.trainer, self.epoch, self.started = trainer, epoch, started
+        self.rate = 0.0
         self.steps = trainer.steps
         self.step, self.closed = 0, False
         # loss x images, correct, images, skipped: over all processes up to the last line, and of this one since then.
@@ -93,11 +94,12 @@ class Meter:
         wall, read = (now - self._window) / steps, self.read / steps
         speed = (self._rows[:, 2].sum() - self._window_images) / (now - self._window)
         loss, acc = self.totals[:2] / self.totals[2]
-        epochs = trainer.config.train.epochs
+        epochs, best = trainer.config.train.epochs, trainer.best
         trainer.log.line(
             f"Epoch [{self.epoch + 1}/{epochs}], Step [{self.step}/{self.steps}], Loss: {loss:.4f},acc: {acc:.4f}, "
             f"read_time: {read:.4f}, train_time: {wall - read:.4f}, lr: {short(self.rate)}, images/s: {speed:.1f}, "
             f"left: {clock((self.steps - self.step) * wall)} epoch, {clock(self._run_left(now))} run"
+            + f", best: {best.top1:.4f}" * bool(best.epoch)
         )
         total = trainer.steps_before + self.step
         trainer.log.metrics(

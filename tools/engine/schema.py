@@ -99,7 +99,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The recipe. `batch_size` counts images of one process; learning rates are used as given, never scaled.
+    """The recipe. `batch_size` counts images of one process. Learning rates are used as given, unless `lr_base_batch`
+    names the total batch that they are meant for: then they grow with the batch.
 
     `init` is a weights file or a run folder to start from, relative to the project's root. `freeze` holds patterns
     (fnmatch) of parameter names. `backbone_lr_scale` multiplies the peak rate of all but the head; `layer_decay` the
@@ -112,11 +113,15 @@ class TrainConfig:
     epochs: int = _key(310, AT_LEAST_ONE)
     batch_size: int = _key(128, AT_LEAST_ONE)
     lr: float = _key(1e-3, POSITIVE)
+    lr_base_batch: Optional[int] = _key(None, AT_LEAST_ONE)
     backbone_lr_scale: float = _key(1.0, SHARE)
     layer_decay: Optional[float] = _key(None, SHARE)
     weight_decay: float = _key(0.03, NOT_NEGATIVE)
     decayed: str = _key("matrices", choices=("matrices", "all"))
+    schedule: str = _key("epoch", choices=("epoch", "step"))
+    schedule_start: int = _key(0, NOT_NEGATIVE)
     warmup_epochs: int = _key(10, NOT_NEGATIVE)
+    warmup_prefix: bool = _key(False)
     warmup_lr: float = _key(1e-6, NOT_NEGATIVE)
     min_lr: float = _key(1e-5, NOT_NEGATIVE)
     cooldown_epochs: int = _key(10, NOT_NEGATIVE)
