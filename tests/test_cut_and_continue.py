@@ -56,7 +56,9 @@ def photos(tmp_path_factory):
 
 def words(photos, folder, **more):
     recipe = {"train__epochs": EPOCHS, "train__log_every": 1, "train__batch_size": 4, "train__warmup_epochs": 1,
-              "model__num_classes": 2, "model__drop_rate": 0.1}  # fmt: skip
+              "train__schedule": "step", "train__ema_decay": 0.9, "train__mixup_alpha": 0.8, "train__cutmix_alpha": 1.0,
+              "data__auto_augment": "rand-m9-mstd0.5-inc1", "data__reprob": 0.25, "model__num_classes": 2,
+              "model__drop_rate": 0.1}  # fmt: skip
     return settings(photos, folder, **{**recipe, **more})
 
 
@@ -95,7 +97,7 @@ def result(folder):
     assert notes == []
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     metrics = [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
-    kept = {name: (folder / f"{name}.pdparams").read_bytes() for name in ("best", "last")}
+    kept = {name: (folder / f"{name}.pdparams").read_bytes() for name in ("best", "last", "last_ema")}
     return dict(sorted(state["arrays"].items())), metrics, curves(folder), kept, state["meta"]["best"]
 
 
@@ -126,7 +128,10 @@ def straight(photos, tmp_path_factory):
     assert outcome.code == 0, outcome.err
     found = result(folder)
     assert [row["step"] for row in found[1] if row["kind"] == "train"] == list(range(1, IMAGES // 4 + 1)) * EPOCHS
-    assert any(name.endswith("moment1_0") for name in found[0])
+    for kind in ("moment1_0", "cls_token"):
+        assert any(name.endswith(kind) for name in found[0])
+    assert {row["weights"] for row in found[1] if row["kind"] == "val"} == {"raw", "ema"}
+    assert not np.array_equal(*(found[0][name] for name in ("model/head.bias", "extra/ema/head.bias")))
     return found
 
 
@@ -287,11 +292,11 @@ def test_a_kill_while_saving_never_costs_the_state(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 110 MB, and a function that gives it another size."""
+    """A file system of 150 MB, and a function that gives it another size."""
     def mount(*options):
         return subprocess.run(["mount", *options, str(tmp_path)], capture_output=True).returncode == 0
 
-    if os.geteuid() or not mount("-t", "tmpfs", "-o", "size=110m", "tmpfs"):
+    if os.geteuid() or not mount("-t", "tmpfs", "-o", "size=150m", "tmpfs"):
         pytest.skip("needs the right to mount a tmpfs; a full disk is also tested in engine/test_checkpoint.py")
     yield tmp_path, lambda size: mount("-o", f"remount,size={size}")
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
@@ -300,7 +305,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_ends_the_run_and_keeps_the_state(straight, photos, small_disk):
     disk, resize = small_disk
     folder = disk / "run"
-    # A state takes 48 MB and weights twice 16: the second state does not fit.
+    # A state takes 64 MB and weights three times 16: the second state does not fit.
     outcome = run("train", *words(photos, folder))
     mistake(outcome, "cannot write", "No space left on device", "free some space and start again")
     state, notes = RunFolder(folder).latest()
