@@ -1,5 +1,6 @@
 """The training command: what it prints and keeps, going on, and the commands that it proposes."""
 
+import math
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 import yaml
 from commands import (
@@ -21,7 +23,8 @@ from commands import (
     settings,
     snapshot,
 )
-from weights.paddle_file import read_weights
+from models import build_model
+from weights.paddle_file import read_weights, save_weights
 
 PROGRESS = re.compile(
     r"^Epoch \[\d+/2\], Step \[\d+/3\], Loss: \d+\.\d{4},acc: [01]\.\d{4}, read_time: \d+\.\d{4}, "
@@ -113,6 +116,34 @@ def test_floats_that_yaml_reads_as_text(photos, tmp_path):
     outcome = run("train", "--config", tmp_path / "c.yaml", *words)
     assert outcome.code == 0, outcome.err
     assert "lr 0.001 (used as given), weight decay 0.05;" in outcome.out
+
+
+# ---------------------------------------------------------------- mixing
+
+
+@pytest.mark.parametrize("drop_last, told, steps", [
+    ("true", "data.drop_last: the last 3 images of each epoch's order do not fill a batch and are left out", 1),
+    ("false", "the last batch of each epoch has 3 images", 2),
+])  # fmt: skip
+def test_mixing_takes_odd_batches_and_validation_has_plain_cross_entropy(tmp_path, drop_last, told, steps):
+    make_folders(tmp_path / "train", names=("ant",), count=3)
+    make_folders(tmp_path / "train", names=("bee",), count=4)
+    make_folders(tmp_path / "val", names=("ant", "bee"), count=2, seed=50)
+    # A head of zeros that no step moves: the loss is that of guessing between two classes, without any smoothing.
+    network = build_model("t2t_vit_7", img_size=16, num_classes=2)
+    for parameter in network.head.parameters():
+        parameter.set_value(paddle.zeros_like(parameter))
+    save_weights(network.state_dict(), tmp_path / "zero.pdparams")
+    words = settings(tmp_path, tmp_path / "run", train__init=tmp_path / "zero.pdparams", train__warmup_lr=0,
+                     train__warmup_epochs=5, train__epochs=1, model__num_classes=2, data__drop_last=drop_last,
+                     train__mixup_alpha=0.8, train__cutmix_alpha=1.0, train__smoothing=0.1)  # fmt: skip
+    outcome = run("train", *words)
+    assert outcome.code == 0, outcome.err
+    assert told in outcome.out and f"1 epochs of {steps} steps" in outcome.out
+    (row,) = metrics(tmp_path / "run", "val")
+    assert row["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    outcome = run("val", "--weights", tmp_path / "run")
+    assert outcome.code == 0 and re.search(r"loss: 0\.6931\b", outcome.out), outcome
 
 
 # ---------------------------------------------------------------- proposed commands

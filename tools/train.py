@@ -99,7 +99,7 @@ def _facts(config, config_file, device, network, train, val):
     from engine.optim import decay_split
     from engine.rates import Rates
 
-    recipe, world = config.train, world_size()
+    recipe = config.train
     count = sum(p.size for p in network.parameters())
     trainable = sum(p.size for p in network.parameters() if not p.stop_gradient)
     decayed, undecayed = decay_split(network, recipe.decayed)
@@ -112,8 +112,7 @@ def _facts(config, config_file, device, network, train, val):
         frozen, names = sum(p.stop_gradient for p in network.parameters()), ",".join(recipe.freeze)
         total = len(network.parameters())
         yield f"train.freeze={names}: {frozen} of {total} tensors are frozen, pos_embed and w included"
-    total = recipe.batch_size * world * recipe.accumulate
-    rates = Rates(network, recipe, total)
+    rates = Rates(network, recipe, recipe.batch_size * world_size() * recipe.accumulate)
     yield from rates.describe()
     after = "".join(f" {part.describe()}" for part in (train.mixing, train.erasing) if part)
     yield f"train: {train.samples} images, {train.loader.dataset.transform.describe()}{after}"
@@ -122,13 +121,25 @@ def _facts(config, config_file, device, network, train, val):
         yield f"train.ema_decay={recipe.ema_decay}{warm}, train.accumulate={recipe.accumulate}, train.amp={recipe.amp}"
     yield f"val: {val.samples} images, {wiring.eval_transform(config).describe()}"
     yield from wiring.unseen_classes(val)
-    parts = f"{recipe.batch_size} per process x {world}" + f" x {recipe.accumulate}" * (recipe.accumulate > 1)
-    lr = f"{recipe.lr * rates.scaling:g} ({'scaled' if recipe.lr_base_batch else 'used as given'})"
-    yield (f"batch: {parts} = {total}; lr {lr}, weight decay {recipe.weight_decay:g}; {recipe.epochs} epochs of "
-           f"{len(train)} steps")
+    yield from _batch_facts(config, train, rates.scaling)
+
+
+def _batch_facts(config, train, scaling):
+    """How images become steps, and what happens to those that do not fill a batch."""
+    from engine.distributed import world_size
+
+    recipe, batch = config.train, config.train.batch_size * world_size()
+    parts = f"{recipe.batch_size} per process x {world_size()}" + f" x {recipe.accumulate}" * (recipe.accumulate > 1)
+    lr = f"{recipe.lr * scaling:g} ({'scaled' if recipe.lr_base_batch else 'used as given'})"
+    yield (f"batch: {parts} = {batch * recipe.accumulate}; lr {lr}, weight decay {recipe.weight_decay:g}; "
+           f"{recipe.epochs} epochs of {len(train)} steps")
+    rest = train.samples % batch
     if train.loader.batch_sampler.kept_incomplete:
-        yield (f"data.drop_last: {train.samples} images do not fill one batch of {recipe.batch_size * world}; "
-               "the incomplete batch is used")
+        yield f"data.drop_last: {rest} images do not fill one batch of {batch}; the incomplete batch is used"
+    elif rest and config.data.drop_last:
+        yield f"data.drop_last: the last {rest} images of each epoch's order do not fill a batch and are left out"
+    elif rest:
+        yield f"the last batch of each epoch has {rest} images"
 
 
 def _farewell(config, best, image):
