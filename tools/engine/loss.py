@@ -19,8 +19,4 @@ def soft_cross_entropy(logits, targets):
 
 def smoothed_cross_entropy(logits, labels, smoothing):
     """Mean cross entropy of logits [B, C] against labels [B] int64 with 1 - s + s/C on the label and s/C elsewhere."""
-    logits = logits.astype("float32")
-    if not smoothing:
-        return F.cross_entropy(logits, labels)
-    target = F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing)
-    return F.cross_entropy(logits, target, soft_label=True)
+    return soft_cross_entropy(logits, F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing))
