@@ -86,7 +86,19 @@ def test_global_batches_do_not_depend_on_the_number_of_processes():
             assert len(joined) == len(one)
             for ours, theirs in zip(joined, one):
                 # Only the filling of the last batch depends on the number of processes.
-                assert ours[:len(theirs)] == theirs
+                assert sorted(set(ours)) == sorted(theirs) and len(ours) - len(theirs) < world
+
+
+@pytest.mark.parametrize("world, batch_size", [(1, 12), (2, 6), (3, 4), (6, 2)])
+def test_opposite_samples_are_the_same_for_any_number_of_processes(world, batch_size):
+    def pairs(batches):
+        return {frozenset(pair) for batch in batches for pair in zip(batch, batch[::-1])}
+
+    # The last batch has 8 samples, so each of 2 processes has an even block of it, too.
+    one = pairs(ranks(32, 12, 1, shuffle=True, seed=9)[0][0][: None if world < 3 else 2])
+    parts = ranks(32, batch_size, world, shuffle=True, seed=9)
+    found = set().union(*(pairs(batches[: None if world < 3 else 2]) for batches, _ in parts))
+    assert found == one and all(len(pair) == 2 for pair in found)
 
 
 def test_order_depends_on_seed_and_epoch_alone():

@@ -27,14 +27,16 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
     """Splits each epoch into global batches, and each global batch into one equal block per process.
 
     The order of epoch e is a permutation drawn from (seed, e), or 0, 1, 2 ... without shuffling. Global batch g is
-    order[g * world * batch_size : (g + 1) * world * batch_size] and process r takes its r-th block, so the content
-    of a global batch does not depend on how many processes share it.
+    order[g * world * batch_size : (g + 1) * world * batch_size], so its content does not depend on how many processes
+    share it. They share it from both ends: process 0 takes its first and its last samples, the last process the
+    middle, each in the batch's order. So the sample opposite to another one, with which data.mixing mixes it, is the
+    same for any number of processes that leaves them even blocks.
 
     The last global batch may be incomplete. It is filled up to a multiple of `world` by repeating samples from the
     start of the order (over and over if there are fewer samples than processes) and split evenly: every process has
     the same number of batches, of the same sizes. `repeats` says how many samples at the end of this process's last
-    batch are such repeats; an evaluation leaves them out. With drop_last the incomplete batch is left out, unless it
-    is the only one; then `kept_incomplete` is True.
+    batch are such repeats, which count neither in training nor in an evaluation. With drop_last the incomplete batch
+    is left out, unless it is the only one; then `kept_incomplete` is True.
 
     Yields lists of (epoch, index): the workers that live on between epochs hold copies of the dataset, and would
     never hear of a new epoch otherwise. set_epoch(e, start=k) leaves out the first k batches of epoch e, for a run
@@ -50,20 +52,28 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
             raise UserError("the data set is empty")
         super().__init__(dataset, batch_size, num_replicas=world, rank=rank, shuffle=shuffle, drop_last=drop_last)
         self.seed = seed
-        self._full, rest = divmod(len(dataset), world * batch_size)
-        self.kept_incomplete = bool(drop_last and rest and not self._full)
+        self._full, self._rest = divmod(len(dataset), world * batch_size)
+        self.kept_incomplete = bool(drop_last and self._rest and not self._full)
         if drop_last and self._full:
-            rest = 0
-        self._last_size = -(-rest // world)
+            self._rest = 0
+        self._last_size = -(-self._rest // world)
         self._start = 0
         self._cancelled = False
 
     @property
     def repeats(self):
         """Number of samples at the end of this process's last batch that repeat earlier ones, 0 .. last size."""
-        start = self._full * self.nranks * self.batch_size + self.local_rank * self._last_size
-        own = min(max(len(self.dataset) - start, 0), self._last_size)
-        return self._last_size - own
+        return self._last_size - len(self._block(self._rest, self._last_size))
+
+    def share(self, batch):
+        """Samples of the global batch with this number that are no repeats, divided by the number of processes."""
+        return self.batch_size if batch < self._full else self._rest / self.nranks
+
+    def _block(self, count, size):
+        """This process's up to `size` places, rising, in a global batch of `count` samples."""
+        places = np.arange(count)
+        from_both_ends = np.stack([places, places[::-1]], axis=1).reshape(-1)[:count]
+        return np.sort(from_both_ends[self.local_rank * size:(self.local_rank + 1) * size])
 
     def __len__(self):
         return self._full + bool(self._last_size)
@@ -75,16 +85,17 @@ class EpochBatchSampler(paddle.io.DistributedBatchSampler):
 
     def __iter__(self):
         self._cancelled = False
-        epoch, order = self.epoch, self._order()
+        epoch, order, total = self.epoch, self._order(), self.nranks * self.batch_size
+        block = self._block(total, self.batch_size)
         for batch in range(self._start, self._full):
             if self._cancelled:
                 return
-            start = (batch * self.nranks + self.local_rank) * self.batch_size
-            yield [(epoch, index) for index in order[start:start + self.batch_size].tolist()]
+            yield [(epoch, index) for index in order[batch * total + block].tolist()]
         if self._last_size and self._start < len(self) and not self._cancelled:
-            start = self._full * self.nranks * self.batch_size + self.local_rank * self._last_size
-            positions = np.arange(start, start + self._last_size) % len(order)
-            yield [(epoch, index) for index in order[positions].tolist()]
+            block = self._full * total + self._block(self._rest, self._last_size)
+            first = self.local_rank * self._last_size + len(block) - self._rest
+            filling = np.arange(first, first + self._last_size - len(block)) % len(order)
+            yield [(epoch, index) for index in order[np.concatenate([block, filling])].tolist()]
 
     def cancel(self):
         """End the iteration under way; the next one is whole again."""
