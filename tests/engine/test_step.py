@@ -194,6 +194,26 @@ def test_gradients_are_complete_before_they_are_exchanged():
     np.testing.assert_allclose(np.concatenate(seen), [1.0, 20 / 6, 20 / 6], rtol=1e-6)
 
 
+@pytest.mark.parametrize("parts", [((3, 1), (2, 2)), ((2, 0), (2, 1)), ((4,), (1,)), ((4,), (0,))])
+def test_processes_of_unequal_shares_make_the_mean_over_all_samples(parts):
+    # parts: for each process the samples that count in its micro-batches.
+    gradients, seen, losses = [], [], []
+    shares = [sum(counts) / len(parts) for counts in zip(*parts)]
+    for counts in parts:
+        network = Lookup()
+        optimizer = build_optimizer(network, lr=1.0, weight_decay=0.0, optimizer="sgd", momentum=0.0)
+        step = TrainingStep(network, optimizer, lambda out, targets: (out * targets).mean(), accumulate=len(counts))
+        step._update = lambda network=network: gradients.append(network.scale.grad.item())
+        for number, (counted, share) in enumerate(zip(counts, shares), 1):
+            values = np.arange(1, max(counted, 1) + 1, dtype="float32") * (len(seen) + 1)
+            losses.append(step(paddle.ones([len(values), 1]), paddle.to_tensor(values[:, None]), number == len(counts),
+                               share, counted)[0].item() - values.mean())  # fmt: skip
+            seen.extend(values[:counted].tolist())
+    # Afterwards the processes' gradients are averaged.
+    assert np.mean(gradients) == pytest.approx(np.mean(seen), rel=1e-6)
+    np.testing.assert_allclose(losses, 0, atol=1e-6)
+
+
 @pytest.mark.parametrize("accumulate", [0, -1])
 def test_a_window_has_a_batch(accumulate):
     with pytest.raises(UserError, match=f"train.accumulate={accumulate}: "):

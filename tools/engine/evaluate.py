@@ -74,9 +74,9 @@ def evaluate(network, batches, *, log_every=10, log=None):
     tally, pending, steps = _Tally(batches.samples), [], len(batches)
     start = window = previous = time.perf_counter()
     read = 0.0
-    for step, (images, labels, indices, failed, _) in enumerate(batches, 1):
+    for step, batch in enumerate(batches, 1):
         read += time.perf_counter() - previous
-        pending.append(_rows(network, images, labels, indices, failed))
+        pending.append(_rows(network, batch))
         if step % log_every == 0 or step == steps:
             tally.add(gather_rows(np.concatenate(pending)))
             now = time.perf_counter()
@@ -96,13 +96,13 @@ def evaluate(network, batches, *, log_every=10, log=None):
     return tally.result()
 
 
-def _rows(network, images, labels, indices, failed):
-    rows = np.full([len(indices) + len(failed), 5], -1.0)
-    rows[:, 0] = np.concatenate([indices, failed])
-    if len(indices):
-        logits = network(images).astype("float32")
+def _rows(network, batch):
+    rows = np.full([len(batch.indices) + len(batch.failed), 5], -1.0)
+    rows[:, 0] = np.concatenate([batch.indices, batch.failed])
+    if len(batch.indices):
+        labels, logits = batch.labels, network(batch.images).astype("float32")
         best = logits.topk(min(5, logits.shape[1]), axis=1)[1]
-        kept = rows[: len(indices)]
+        kept = rows[: len(batch.indices)]
         kept[:, 1] = best[:, 0].numpy()
         kept[:, 2] = labels.numpy()
         kept[:, 3] = (best == labels.unsqueeze(1)).any(axis=1).numpy()

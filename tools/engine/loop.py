@@ -162,16 +162,17 @@ class Trainer:
 
     def _steps(self, epoch, meter):
         previous = time.perf_counter()
-        for step, (images, labels, _, failed, targets) in enumerate(self.train, meter.step + 1):
+        for step, batch in enumerate(self.train, meter.step + 1):
+            images, labels, failed = batch.images, batch.labels, batch.failed
             meter.read += time.perf_counter() - previous
-            if not len(labels):
-                raise UserError(f"{self.train.path(failed[0])}: a whole batch of images could not be decoded")
             # Keyed, so that dropout and drop path depend on the position in the run, not on what ran before.
             paddle.seed(_step_seed(self.config.train.seed, epoch, step, distributed.rank()))
             if self.config.train.schedule == "step":
                 self._set_rate(epoch, meter, step)
-            loss, logits = self.step(images, labels if targets is None else targets, last=step == meter.steps)
-            meter.add(loss, (logits.argmax(axis=1) == labels).sum(), len(labels), len(failed))
+            targets = labels if batch.targets is None else batch.targets
+            loss, logits = self.step(images, targets, step == meter.steps, batch.share, batch.counted)
+            counted = len(labels) if batch.counted is None else batch.counted
+            meter.add(loss, (logits.argmax(axis=1) == labels).sum(), counted, failed.tolist())
             self._restored = None
             self._after_step(epoch, meter)
             self.log.progress(f"epoch {epoch + 1} step {step}/{meter.steps}", step / meter.steps)

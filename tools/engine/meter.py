@@ -4,6 +4,7 @@ import math
 import time
 
 import numpy as np
+import paddle
 from errors import UserError
 
 from engine import distributed
@@ -57,10 +58,12 @@ class Meter:
         self._window_images = self._rows[:, 2].sum()
         self.read = 0.0
 
-    def add(self, loss, correct, images, skipped):
-        """Count a step of this process: mean loss and number of correct answers as tensors, and the numbers."""
+    def add(self, loss, correct, images, failed):
+        """Count a step of this process: mean loss and number of correct answers as tensors, the number of images that
+        count, and the positions of undecodable ones in the data set.
+        """
         self.step += 1
-        self._pending.append((loss, correct, images, skipped))
+        self._pending.append((loss, correct, images, failed))
 
     @property
     def line_due(self):
@@ -70,21 +73,43 @@ class Meter:
     def settle(self, code=0):
         """Bring the sums of all processes up to date, in one collective; returns the largest `code` of any process.
 
-        Raises NonFiniteLoss, in all processes alike.
+        Raises NonFiniteLoss, or UserError when no process had an image in a step, in all processes alike.
         """
-        for step, (loss, correct, images, skipped) in enumerate(self._pending, self.step - len(self._pending) + 1):
-            value = loss.item()
-            if not math.isfinite(value) and not self._bad[0]:
-                self._bad = step, value
-            self._sums += (value * images, correct.item(), images, skipped)
+        first, pending = self.step - len(self._pending) + 1, self._pending
+        if self._pending:
+            losses, hits, images, failed = zip(*self._pending)
+            # Two transfers for all steps, not two for each.
+            losses, hits = paddle.stack(losses).numpy().tolist(), paddle.stack(hits).numpy().tolist()
+            for step, row in enumerate(zip(losses, hits, images, map(len, failed)), first):
+                self._count(step, *row)
         self._pending = []
-        gathered = distributed.gather_rows(np.array([[*self._sums, *self._bad, code]]))
+        gathered = distributed.gather_rows(
+            np.array([[*self._sums, *self._bad, code, *(images for _, _, images, _ in pending)]], "float64")
+        )
+        self._check_images(first, gathered[:, 7:].sum(axis=0), pending)
         bad = gathered[gathered[:, 4] > 0]
         if len(bad):
             step, value = bad[bad[:, 4].argmin(), 4:6].tolist()
             raise NonFiniteLoss(f"loss is {value} in epoch {self.epoch + 1}, step {step:.0f}; {REMEDY}")
         self._rows = gathered[:, :4]
         return int(gathered[:, 6].max())
+
+    def _check_images(self, first, counts, pending):
+        for step, count, (*_, failed) in zip(range(first, self.step + 1), counts, pending):
+            if not count:
+                # None only in a process that had none to decode.
+                which = f"{self.trainer.train.path(failed[0])}: " if failed else ""
+                raise UserError(f"{which}a whole batch of images could not be decoded in epoch {self.epoch + 1}, step "
+                                f"{step}")
+
+    def _count(self, step, loss, correct, images, skipped):
+        # Images that do not count are there for the others' sake only; see data.batches.Batch.
+        if images:
+            if not math.isfinite(loss) and not self._bad[0]:
+                self._bad = step, loss
+            self._sums += (loss * images, correct, images, skipped)
+        else:
+            self._sums[3] += skipped
 
     def write(self):
         """Tell the figures; call `settle` before."""

@@ -36,7 +36,7 @@ class TrainingStep:
     """Trains `model` by micro-batches; `accumulate` of them make a window, which ends with one optimiser step.
 
     The gradient of a window is that of its samples as one batch: each micro-batch counts by its number of samples. In
-    DataParallel models the processes' windows are averaged with equal weights, once per window.
+    DataParallel models that holds for the samples of all processes together; they are exchanged once per window.
 
     model: paddle.nn.Layer, images [B, 3, S, S] -> logits [B, C]; it may be wrapped by paddle.DataParallel.
     loss: logits of any float type, targets -> mean over the batch, a float32 scalar.
@@ -69,9 +69,12 @@ class TrainingStep:
         """The scale of the loss in fp16, else None."""
         return self._scale
 
-    def __call__(self, images, targets, last=False):
+    def __call__(self, images, targets, last=False, share=None, counted=None):
         """Learn from one micro-batch and return its mean loss, a scalar, and logits [B, C], both without graph.
 
+        share: samples of this micro-batch that the gradient is the mean over, those of all processes divided by the
+        number of processes; None: B. counted: how many of them are here, None: B. They differ where the processes'
+        micro-batches are of different sizes; then this one's loss counts counted / share times in the average.
         last: the epoch's last micro-batch, which ends its window also where that is incomplete. It must be told here,
         not afterwards: processes exchange gradients within the backward pass. Raises ScaleCollapse.
         """
@@ -81,7 +84,8 @@ class TrainingStep:
             with self._auto_cast():
                 logits = self.model(images)
             loss = self.loss(logits, targets)
-            self._backward(loss, len(targets), ends)
+            counted = len(targets) if counted is None else counted
+            self._backward(loss, counted, counted if share is None else share, ends)
         if ends:
             self._batches = self._samples = 0
             self._update()
@@ -92,13 +96,13 @@ class TrainingStep:
             return contextlib.nullcontext()
         return paddle.amp.auto_cast(level="O1", dtype=_DTYPES[self.amp])
 
-    def _backward(self, loss, samples, ends):
-        """Add the gradient of samples * loss / (samples of the window)."""
+    def _backward(self, loss, samples, share, ends):
+        """Add the gradient of samples * loss / (shares of the window)."""
         if not self._batches:
             # The size of the window if all is as in its first batch; the end of the window corrects it.
-            self._nominal = samples * (1 if ends else self.accumulate)
+            self._nominal = share * (1 if ends else self.accumulate)
         self._batches += 1
-        self._samples += samples
+        self._samples += share
         if ends and self._samples != self._nominal:
             self._scale_gradients(self._nominal / self._samples)
             self._nominal = self._samples
