@@ -2,11 +2,11 @@
 
     python -m paddle.distributed.launch --nproc_per_node 2 distributed_worker.py FOLDER
 
-FOLDER/job.json: {"weights": file, "sets": {name: [folder, list file]}, "batch_sizes": [...]}. Each process writes its
-results to FOLDER/rank<r>.json.
+FOLDER/job.json: {"weights": file, "sets": {name: [folder, list file]}, "batch_sizes": [...], "pictures": folder,
+"cut": run folder of rank 0 that a group of two left, for the others}. Each process writes its results to
+FOLDER/rank<r>.json.
 """
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -25,6 +25,7 @@ from data.dataset import ImageDataset  # noqa: E402
 from data.listing import read_samples  # noqa: E402
 from data.loader import build_loader  # noqa: E402
 from data.transforms import EvalTransform  # noqa: E402
+from distributed_training import digest, train_in_several_ways  # noqa: E402
 from engine import distributed  # noqa: E402
 from engine.evaluate import evaluate  # noqa: E402
 from engine_fakes import (  # noqa: E402
@@ -39,11 +40,6 @@ from engine_fakes import (  # noqa: E402
 )
 from weights.loading import load_weights  # noqa: E402
 from weights.paddle_file import read_weights  # noqa: E402
-
-
-def digest(weights):
-    """One value for all tensors, bit for bit."""
-    return hashlib.sha256(b"".join(name.encode() + weights[name].tobytes() for name in sorted(weights))).hexdigest()
 
 
 def file_batches(folder, list_file, batch_size):
@@ -101,6 +97,7 @@ def train_on_own_data(folder, head_only):
     rank = distributed.rank()
     paddle.seed(100 + rank)
     network = small_t2t(drop_path_rate=0.1)
+    network.pos_embed.set_value(network.pos_embed + rank)
     if head_only:
         for name, parameter in network.named_parameters():
             parameter.stop_gradient = not name.startswith("head.")
@@ -122,6 +119,7 @@ def main(folder):
     distributed.init()
     rank = distributed.rank()
     own = folder / f"rank{rank}"
+    job = json.loads((folder / "job.json").read_text())
     gathered = distributed.gather_rows(np.array([[rank, 0.1 * rank]]))
     integers = distributed.gather_rows(np.full([2, 1], 2**53 + 1 + rank))
     result = {
@@ -130,11 +128,12 @@ def main(folder):
         "main": distributed.is_main(),
         "gathered": gathered.tolist(),
         "integers": integers[:, 0].tolist(),
-        "files": evaluate_files(json.loads((folder / "job.json").read_text())),
+        "files": evaluate_files(job),
         "arrays": evaluate_arrays(),
         "own data": train_on_own_data(own / "own", head_only=False),
         "head only": train_on_own_data(own / "head", head_only=True),
         "shared batches": train_on_shared_batches(own / "shared"),
+        "ways": train_in_several_ways(folder, own, job) if distributed.world_size() != 3 else None,
     }
     (folder / f"rank{rank}.json").write_text(json.dumps(result))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 from data.batches import Batches
 from data.dataset import ImageDataset
 from data.listing import read_samples
-from data.loader import build_loader
+from data.loader import EpochBatchSampler, build_loader
 from data.transforms import EvalTransform
 from engine import distributed
 from engine.distributed import choose_device, gather_rows, wrap
 from engine_fakes import make_config, make_trainer, small_convnet
 from errors import UserError
+from PIL import Image
 from weights.paddle_file import save_weights
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -62,7 +64,7 @@ def launch(world, folder):
     logs = "\n".join(file.read_text(errors="replace")[-3000:] for file in (folder / "log").glob("workerlog.*"))
     assert process.returncode == 0, f"{output[-2000:]}\n{logs}"
     assert not left, "processes were left over"
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world)]
+    return [{"folder": folder, **json.loads((folder / f"rank{rank}.json").read_text())} for rank in range(world)]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,24 @@ def weights(tmp_path_factory, digits):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory, digits, weights, root):
+def made(tmp_path_factory):
+    """24 images of three classes with their lists; `uneven.txt` has 20 of them and a broken one."""
+    folder = tmp_path_factory.mktemp("made")
+    lines = []
+    for index in range(24):
+        pixels = np.random.RandomState(index).randint(0, 256, (20, 24, 3)).astype("uint8")
+        Image.fromarray(pixels).save(folder / f"{index:02d}.png")
+        lines.append(f"{index:02d}.png {index % 3}\n")
+    (folder / "broken.png").write_text("no image")
+    lists = dict.fromkeys(("plain", "windows", "mixed"), lines)
+    lists.update(uneven=[*lines[:10], "broken.png 1\n", *lines[10:20]], val=lines[:7])
+    for name, content in lists.items():
+        (folder / f"{name}.txt").write_text("".join(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, digits, weights, made, root):
     """results(world) -> one dict per process, from one launch for each world."""
     if paddle.device.cuda.device_count():
         pytest.skip("Paddle's launcher gives every process a card where it sees one; these tests run on the CPU")
@@ -104,7 +123,10 @@ def results(tmp_path_factory, digits, weights, root):
             # One failed launch is enough: the tests that follow fail at once.
             known[world] = None
             folder = tmp_path_factory.mktemp(f"world{world}")
-            job = {"weights": weights, "sets": sets, "batch_sizes": BATCH_SIZES}
+            job = {"weights": weights, "sets": sets, "batch_sizes": BATCH_SIZES, "pictures": str(made)}
+            if world in (1, 4):
+                # They go on with a run that two processes began.
+                job["cut"] = str(of(2)[0]["folder"] / "rank0" / "cut")
             (folder / "job.json").write_text(json.dumps(job))
             known[world] = launch(world, folder)
         assert known[world], f"the launch of {world} processes failed in an earlier test"
@@ -221,3 +243,105 @@ def test_only_the_first_process_writes(results, world):
         written = set(result["own data"]["files"]) - {"config.yaml", "lock"}
         kept = {f"checkpoints/{name}" for name in ("epoch-0001-step-000000.npz", "latest", "best")}
         assert written == ({"best.pdparams", "last.pdparams"} | kept if result["rank"] == 0 else set())
+
+
+# ---------------------------------------------------------------- the same training, however it is split
+
+CASES = ("plain", "windows", "mixed", "uneven")
+LIMIT = 1e-5
+split = pytest.mark.parametrize("world", [2, 4])
+
+
+def losses(results, *keys):
+    """Mean loss of each step over the images of all processes."""
+    rows = []
+    for result in results:
+        for key in ("ways", *keys):
+            result = result[key]
+        rows.append(result["losses"])
+    loss, count = np.moveaxis(np.array(rows), 2, 0)
+    return (loss * count).sum(axis=0) / count.sum(axis=0)
+
+
+def tensors(results, name):
+    with np.load(results[0]["folder"] / f"{name}.npz") as archive:
+        return {key: archive[key] for key in archive.files}
+
+
+def assert_close(ours, theirs):
+    """All weights, averages and moments."""
+    assert list(ours) == list(theirs)
+    for name, value in ours.items():
+        assert np.abs(value.astype("float64") - theirs[name]).max() < LIMIT, name
+
+
+@split
+@pytest.mark.parametrize("case", CASES)
+def test_the_number_of_processes_changes_no_loss_and_no_weight(results, world, case):
+    alone, several = losses(results(1), "cases", case), losses(results(world), "cases", case)
+    assert len(alone) == (12 if case == "windows" else 6) and np.abs(several - alone).max() < LIMIT
+    assert np.ptp(alone) > 100 * LIMIT
+    assert_close(tensors(results(world), case), tensors(results(1), case))
+    ways = [result["ways"]["cases"][case] for result in results(world)]
+    (expected,) = (result["ways"]["cases"][case] for result in results(1))
+    assert len({way["digest"] for way in ways}) == 1
+    # What is logged: mean loss and skipped images of each epoch, and both kinds of weights on the validation images.
+    for (loss, skipped), (wanted, count) in zip(ways[0]["epochs"], expected["epochs"]):
+        assert abs(loss - wanted) < LIMIT and skipped == count == (case == "uneven")
+    for (kind, top1, loss, images), wanted in zip(ways[0]["val"], expected["val"]):
+        assert [kind, top1, images] == [wanted[0], wanted[1], 7] and abs(loss - wanted[2]) < LIMIT
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_batch_in_two_windows_gives_the_same(results, world):
+    plain, windows = losses(results(1), "cases", "plain"), losses(results(world), "cases", "windows")
+    assert np.abs(windows.reshape([-1, 2]).mean(axis=1) - plain).max() < LIMIT
+    assert_close(tensors(results(world), "windows"), tensors(results(1), "plain"))
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_a_run_that_two_processes_began_goes_on_with_others(results, world):
+    straight = losses(results(1), "cases", "plain")
+    begun = np.array([result["ways"]["cut"] for result in results(2)])[..., 0].mean(axis=0)
+    on = losses(results(world), "on", "same")
+    assert len(on) == 4 and np.abs(np.concatenate([begun[:2], on]) - straight).max() < LIMIT
+    assert_close(tensors(results(world), "on"), tensors(results(1), "plain"))
+    (note,) = results(world)[0]["ways"]["on"]["same"]["notes"]
+    assert re.fullmatch(r"going on in epoch 1 after step 2 from \S+step-000002\.npz", note)
+
+
+@pytest.mark.parametrize("world, step, again", [(1, 5, 1), (4, 1, 4)])
+def test_another_total_batch_repeats_only_the_images_it_says(results, world, step, again):
+    ways = [result["ways"]["on"]["other"] for result in results(world)]
+    note = ways[0]["notes"][0]
+    assert f"after step {step} from" in note
+    assert note.endswith(f"(the total batch was 8, now {3 * world}; {again} images of the epoch come again)")
+    sampler = EpochBatchSampler(range(24), 24, shuffle=True, seed=42)
+    (order,) = sampler
+    seen = sum((way["seen"] for way in ways), [])
+    assert sorted(seen) == sorted(index for _, index in order[16 - again:])
+
+
+def test_dropout_differs_between_processes_and_is_the_same_again(results):
+    first, second = (result["ways"]["masks"] for result in results(2))
+    for runs in (first, second):
+        assert runs[0] == runs[1] and len(runs[0]) > 20
+    # Drop path of four images has few outcomes, dropout none twice.
+    assert sum(a == b for a, b in zip(first[0], second[0])) < len(first[0]) / 4
+
+
+def test_a_slow_save_holds_nobody_up_for_good(results):
+    assert [result["ways"]["slow"] for result in results(2)] == [2, 2]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("array", r"b: process 1 has another value than process 0; see to it"),
+    ("settings", r"train\.lr: process 1 has .*"),
+    ("images", r"data\.train_dir=\S+: process 1 has .*; all machines need the same images"),
+    ("state", r"optimizer/cls_token/moment1_0: process 1 has .* run folder output=\S+ on a shared disk"),
+    ("frozen", r"model/pos_embed: process 1 has .*"),
+    ("place", r"output=\S+: the processes would go on after epochs \[0, 1\]; put .*"),
+])
+def test_processes_that_do_not_agree_all_say_so(results, name, text):
+    for result in results(2):
+        assert re.fullmatch(text, result["ways"]["refused"][name])

@@ -19,6 +19,7 @@ from engine.arguments import known_settings, run_folder_of
 from engine.config import load_config, project_path
 from engine.ema import Ema
 from engine.optim import build_optimizer, freeze
+from engine.settings import plain
 from errors import UserError
 from models import ROWS, build_model
 from weights.loading import initialise, load_weights
@@ -26,13 +27,27 @@ from weights.paddle_file import read_weights
 from weights.record import DATA_KEYS, check_shapes, read_record, record_file
 
 CLASSES_FILE = "classes.txt"
+# Machines may keep their data in different places and read them in their own ways.
+_OWN_SETTINGS = {
+    "data.train_dir", "data.train_list", "data.val_dir", "data.val_list", "data.class_names", "data.workers",
+    "data.use_shared_memory", "val.weights", "train.init",
+}  # fmt: skip
 
 
 def start(config):
     """Select the device and join the other processes, if any. Returns a line for the log."""
     device = distributed.choose_device(config.device)
     distributed.init()
+    distributed.check_same(common_settings(config), "start all machines with the same configuration and settings")
     return f"device: {device}; processes: {distributed.world_size()}"
+
+
+def common_settings(config):
+    """The settings by key that all processes of a run must share: those that its results or its steps depend on."""
+    flat = {}
+    for section, values in plain(config).items():
+        flat.update({f"{section}.{key}": v for key, v in values.items()} if isinstance(values, dict) else {})
+    return {name: value for name, value in flat.items() if name not in _OWN_SETTINGS}
 
 
 def build_network(config):
@@ -194,6 +209,10 @@ def eval_batches(config, class_names=None):
 
 def _batches(config, samples, transform, *, train):
     data, seed = config.data, config.train.seed
+    place = data.train_dir if train else data.val_dir
+    distributed.check_same(
+        {f"data.{'train' if train else 'val'}_dir={place}": samples.labels}, "all machines need the same images"
+    )
     loader = build_loader(
         ImageDataset(samples, transform, train=train, seed=seed, on_error=data.on_error),
         batch_size=config.train.batch_size if train else config.val.batch_size,

@@ -1,5 +1,6 @@
 """The processes of one training or evaluation. Every function also answers for a single process without a launcher."""
 
+import hashlib
 import os
 
 import numpy as np
@@ -67,6 +68,37 @@ def wrap(model):
         # fleet.distributed_model of Paddle 3.3 takes a single process for a pipeline and fails.
         return model
     return fleet.distributed_model(model) if _fleet_is_safe() else paddle.DataParallel(model)
+
+
+@paddle.no_grad()
+def broadcast(tensors):
+    """Overwrite the paddle tensors of a dict, in its order, with those of rank 0."""
+    if world_size() > 1:
+        for tensor in tensors.values():
+            dist.broadcast(tensor, 0)
+
+
+def check_same(values, remedy):
+    """Raise UserError, in all processes alike, where one holds another value than rank 0; in one collective.
+
+    values: name -> paddle tensor or NumPy array, compared byte by byte, or what repr tells whole. Every process needs
+    the same names in the same order. The error names the first value that differs and the first process that has it.
+    """
+    if world_size() == 1 or not values:
+        return
+    digests = gather_rows(np.array([[_digest(value) for value in values.values()]]))
+    differs = digests != digests[0]
+    if differs.any():
+        first = int(differs.any(axis=0).argmax())
+        raise UserError(f"{list(values)[first]}: process {int(differs[:, first].argmax())} has another value than "
+                        f"process 0; {remedy}")
+
+
+def _digest(value):
+    if isinstance(value, paddle.Tensor):
+        value = value.numpy()
+    data = np.ascontiguousarray(value).data if isinstance(value, np.ndarray) else repr(value).encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
 def gather_rows(rows):

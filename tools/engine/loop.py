@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import paddle
-from errors import UserError
 
 from engine import checkpoint, distributed
+from engine.agreement import check_agreement
 from engine.evaluate import evaluate
 from engine.interrupt import Interrupt, Stopped
 from engine.loss import smoothed_cross_entropy, soft_cross_entropy
@@ -48,6 +48,8 @@ class Trainer:
         self.config, self.folder, self.log = config, folder, log
         self.rates = Rates(network, config.train, self._global_batch * config.train.accumulate)
         self.ema = ema
+        # `wrap` does it for the network. The average may have begun with other weights.
+        distributed.broadcast(ema.state_dict() if ema else {})
         self.step = TrainingStep(
             distributed.wrap(network), optimizer, self._loss, amp=config.train.amp,
             accumulate=config.train.accumulate, ema=ema,
@@ -67,6 +69,18 @@ class Trainer:
         """Steps of an epoch."""
         limit = self.config.train.max_steps
         return min(len(self.train), limit) if limit else len(self.train)
+
+    @property
+    def place(self):
+        """Finished epochs and the steps of the epoch under way, where `fit` begins."""
+        return [self.first_epoch, self._state["step"] if self._state else 0]
+
+    def tensors(self):
+        """Everything that a checkpoint would hold now, by name."""
+        arrays = dict(self._restored or checkpoint.training_arrays(self.network, self.optimizer))
+        for extra in self.extras:
+            arrays.update({f"extra/{name}": array for name, array in extra.arrays().items()})
+        return arrays
 
     @property
     def _global_batch(self):
@@ -111,7 +125,7 @@ class Trainer:
 
     def fit(self) -> Best:
         """Train up to config.train.epochs and return the best epoch. Raises NonFiniteLoss, UserError (data, disk)."""
-        self._check_agreement()
+        check_agreement(self)
         started = time.perf_counter()
         with self.interrupt:
             try:
@@ -133,17 +147,6 @@ class Trainer:
             code = self._agreed()
             if code:
                 raise self.interrupt.stopped(code, file)
-
-    def _check_agreement(self):
-        # Processes that begin at different places would wait for each other for ever.
-        step = self._state["step"] if self._state else 0
-        places = distributed.gather_rows(np.array([[self.first_epoch, step]])).tolist()
-        if any(place != places[0] for place in places):
-            epochs = ", ".join(f"{epoch}" + (f" and {step} steps" if step else "") for epoch, step in places)
-            raise UserError(
-                f"output={self.config.output}: the processes would go on after epochs [{epochs}]; put the run folder "
-                "on a disk that all machines share"
-            )
 
     # ------------------------------------------------------------------ one epoch
 
@@ -288,10 +291,7 @@ class Trainer:
             "code": code_version(),
             "logs": self.log.positions(),
         }
-        arrays = dict(self._restored or checkpoint.training_arrays(self.network, self.optimizer))
-        for extra in self.extras:
-            arrays.update({f"extra/{name}": array for name, array in extra.arrays().items()})
-        return self.folder.save(arrays, meta, self.config.train.keep)
+        return self.folder.save(self.tensors(), meta, self.config.train.keep)
 
     def _agreed(self):
         """The largest code to stop of any process; a collective."""
