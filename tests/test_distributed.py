@@ -84,9 +84,9 @@ def weights(tmp_path_factory, digits):
     loader = build_loader(dataset, batch_size=32, shuffle=True, seed=0, rank=0, world=1, drop_last=True, workers=0)
     paddle.seed(0)
     network = small_convnet()
-    trainer = make_trainer(folder, make_config(model__num_classes=10), Batches(loader, (0.5,) * 3, (0.25,) * 3), None,
-                           network)  # fmt: skip
-    trainer._train_epoch(0, 2e-3, time.perf_counter())
+    config = make_config(model__num_classes=10, train__lr=2e-3)
+    trainer = make_trainer(folder, config, Batches(loader, (0.5,) * 3, (0.25,) * 3), None, network)
+    trainer._train_epoch(0, time.perf_counter())
     return str(save_weights(network.state_dict(), folder / "trained"))
 
 

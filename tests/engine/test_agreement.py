@@ -109,7 +109,7 @@ def test_no_step_waits_for_the_device(two, tmp_path, monkeypatch, smoothing):
         trainer = trainer_of(tmp_path / str(steps), steps, train__log_every=100, train__smoothing=smoothing)
         trainer.step.ema = trainer.ema
         before = dict(counts)
-        meter = trainer._train_epoch(0, 1e-3, 0.0)
+        meter = trainer._train_epoch(0, 0.0)
         taken = {name: counts[name] - before[name] for name in counts}
         assert meter.step == steps
         # Losses and correct answers, whenever the processes ask each other.
@@ -131,7 +131,7 @@ def test_a_batch_that_nobody_could_decode(two, tmp_path, monkeypatch):
         return both
 
     monkeypatch.setattr(distributed, "gather_rows", other_has_images)
-    trainer._train_epoch(0, 1e-3, 0.0)
+    trainer._train_epoch(0, 0.0)
     monkeypatch.setattr(distributed, "gather_rows", gather)
     with pytest.raises(UserError, match=r"^/images/7\.png: a whole batch of images .* in epoch 1, step 2$"):
-        trainer._train_epoch(0, 1e-3, 0.0)
+        trainer._train_epoch(0, 0.0)

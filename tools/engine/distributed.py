@@ -10,6 +10,11 @@ from errors import UserError
 from paddle.distributed import fleet
 from startup import without_noise
 
+from engine.meeting import Meeting
+
+# Of the processes that `init` joined on CPUs.
+_meeting = None
+
 
 def choose_device(wanted):
     """Select the device: "auto" takes a GPU where there is one, "cpu", "gpu". Returns a line for the log.
@@ -34,7 +39,14 @@ def choose_device(wanted):
 
 def init():
     """Join the processes that the launcher started; alone, a group of one."""
+    global _meeting
     with without_noise():
+        if world_size() > 1 and "gpu" not in paddle.get_device():
+            first = os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
+            store = paddle.base.core.create_or_get_global_tcp_store()
+            _meeting = Meeting(store, first.rsplit(":", 1)[0], rank(), world_size())
+            # Gloo does not wait for long in making the group either.
+            meet()
         if _fleet_is_safe():
             fleet.init(is_collective=True, log_level="WARNING")
         else:
@@ -45,6 +57,12 @@ def _fleet_is_safe():
     # fleet.init makes a dozen groups. Over gloo some starts of 3 or 4 processes then hang or end in "Connection
     # refused" (Paddle 2.6.2 and 3.3.1), so more than two CPU processes join in one plain group.
     return world_size() <= 2 or "gpu" in paddle.get_device()
+
+
+def meet():
+    """Wait until all processes are here, for as long as it takes; nothing on GPUs, where NCCL waits half an hour."""
+    if _meeting:
+        _meeting()
 
 
 def rank():
@@ -67,6 +85,7 @@ def wrap(model):
     if world_size() == 1:
         # fleet.distributed_model of Paddle 3.3 takes a single process for a pipeline and fails.
         return model
+    meet()
     return fleet.distributed_model(model) if _fleet_is_safe() else paddle.DataParallel(model)
 
 
@@ -74,6 +93,7 @@ def wrap(model):
 def broadcast(tensors):
     """Overwrite the paddle tensors of a dict, in its order, with those of rank 0."""
     if world_size() > 1:
+        meet()
         for tensor in tensors.values():
             dist.broadcast(tensor, 0)
 
@@ -109,5 +129,6 @@ def gather_rows(rows):
     if world_size() == 1:
         return rows
     parts = []
+    meet()
     dist.all_gather(parts, paddle.to_tensor(rows))
     return np.concatenate([part.numpy() for part in parts])

@@ -173,6 +173,7 @@ class Trainer:
             if self.config.train.schedule == "step":
                 self._set_rate(epoch, meter, step)
             targets = labels if batch.targets is None else batch.targets
+            distributed.meet()
             loss, logits = self.step(images, targets, step == meter.steps, batch.share, batch.counted)
             counted = len(labels) if batch.counted is None else batch.counted
             meter.add(loss, (logits.argmax(axis=1) == labels).sum(), counted, failed.tolist())
