@@ -1,7 +1,8 @@
 """Measure a network and the loader: images/s and peak memory.
 
 `python tools/bench.py --model t2t_vit_7 --batch 16` times inference, training and the loading of training images on
-made JPEGs of 500x375. Timings are medians; run on an otherwise idle machine.
+made JPEGs of 500x375. Timings are medians; run on an otherwise idle machine. Started by the launcher (`python -m
+paddle.distributed.launch --nproc_per_node 2 tools/bench.py`), it times the training by all processes instead.
 """
 
 import contextlib
@@ -44,9 +45,12 @@ def main(argv=None):
     if args.threads:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
     paddle = import_paddle()
+    from engine import distributed
     from engine.distributed import choose_device
     from models import build_model
 
+    if distributed.world_size() > 1:
+        return scaling(args)
     print(f"Paddle {paddle.__version__}; {choose_device(args.device)}")
     print(f"{args.model} at {args.img_size} px, batch {args.batch}, median of {args.steps} steps")
     network = build_model(args.model, img_size=args.img_size)
@@ -63,9 +67,34 @@ def main(argv=None):
     return 0
 
 
-def training_step(network, batch):
-    """A function that runs forward, backward and an AdamW step on random images."""
+def scaling(args):
+    """Print, in the first process, how fast all train together, and how much of as many single ones that is."""
+    import numpy as np
     import paddle
+    from engine import distributed
+    from models import build_model
+
+    device = distributed.choose_device(args.device)
+    distributed.init()
+    world = distributed.world_size()
+    network = build_model(args.model, img_size=args.img_size)
+    alone = 0.0
+    if distributed.is_main():
+        print(f"Paddle {paddle.__version__}; {world} processes, each: {device}")
+        print(f"{args.model} at {args.img_size} px, batch {args.batch} per process, median of {args.steps} steps")
+        alone = args.batch / time_steps([training_step(network, args.batch)], args.steps)[0]
+    seconds = time_steps([training_step(network, args.batch, distributed.wrap(network))], args.steps)[0]
+    together = world * args.batch / distributed.gather_rows(np.array([[seconds]])).max()
+    if distributed.is_main():
+        print(f"training: {together:.1f} images/s together, {alone:.1f} by one process while the others wait; "
+              f"efficiency {together / (world * alone):.2f}")
+    return 0
+
+
+def training_step(network, batch, model=None):
+    """A function that runs forward, backward and an AdamW step on random images; model: `network` as wrapped."""
+    import paddle
+    from engine import distributed
     from engine.loop import smoothed_cross_entropy
     from engine.optim import build_optimizer
 
@@ -74,7 +103,9 @@ def training_step(network, batch):
 
     def step():
         network.train()
-        smoothed_cross_entropy(network(images), labels, 0.1).backward()
+        if model:
+            distributed.meet()
+        smoothed_cross_entropy((model or network)(images), labels, 0.1).backward()
         optimizer.step()
         optimizer.clear_grad()
         if "gpu" in paddle.get_device():
