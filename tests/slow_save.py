@@ -40,8 +40,8 @@ def main(seconds):
         trainer.fit()
     if distributed.is_main():
         epochs = [values["loss"] for values in trainer.log.of("epoch")]
-        print(f"Paddle {paddle.__version__}, {world} processes: {len(epochs)} epochs in {time.time() - start:.0f} s with "
-              f"a save of {seconds:g} s, losses {epochs}", flush=True)  # fmt: skip
+        print(f"Paddle {paddle.__version__}, {world} processes: {len(epochs)} epochs in {time.time() - start:.0f} s "
+              f"with a save of {seconds:g} s, losses {epochs}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
