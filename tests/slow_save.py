@@ -39,7 +39,7 @@ def main(seconds):
         start = time.time()
         trainer.fit()
     if distributed.is_main():
-        epochs = [values["loss"] for values in trainer.log.of("epoch")]
+        epochs = [round(float(values["loss"]), 6) for values in trainer.log.of("epoch")]
         print(f"Paddle {paddle.__version__}, {world} processes: {len(epochs)} epochs in {time.time() - start:.0f} s "
               f"with a save of {seconds:g} s, losses {epochs}", flush=True)  # fmt: skip
 

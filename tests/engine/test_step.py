@@ -194,7 +194,7 @@ def test_gradients_are_complete_before_they_are_exchanged():
     np.testing.assert_allclose(np.concatenate(seen), [1.0, 20 / 6, 20 / 6], rtol=1e-6)
 
 
-@pytest.mark.parametrize("parts", [((3, 1), (2, 2)), ((2, 0), (2, 1)), ((4,), (1,)), ((4,), (0,))])
+@pytest.mark.parametrize("parts", [((3, 1), (2, 2)), ((2, 0), (2, 1)), ((0, 2), (1, 2)), ((4,), (1,)), ((4,), (0,))])
 def test_processes_of_unequal_shares_make_the_mean_over_all_samples(parts):
     # parts: for each process the samples that count in its micro-batches.
     gradients, seen, losses = [], [], []
