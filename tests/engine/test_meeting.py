@@ -84,7 +84,9 @@ def test_many_meetings(meetings):
 
 
 @pytest.mark.parametrize("ending", [0, 1])
-def test_all_hear_that_one_has_ended(meetings, ending):
+def test_all_hear_that_one_has_ended(meetings, ending, monkeypatch):
+    monkeypatch.setattr("engine.meeting._PATIENCE", 0.1)
+
     def end():
         time.sleep(0.2)
         meetings[ending].close()

@@ -2,10 +2,13 @@
 
 import secrets
 import socket
+import time
 
 _KEY = "t2t/meeting"
 # Seconds without a sign of a machine, and between the questions after that, until its connection counts as broken.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+# Seconds that a process outlives another one.
+_PATIENCE = 3
 
 
 class Meeting:
@@ -49,19 +52,25 @@ class Meeting:
             except OSError:
                 ended = True
             if ended:
-                raise RuntimeError(f"process {number} has ended; its log tells why")
+                raise _ended(number)
 
     def _say(self):
         for number, peer in self._peers.items():
             try:
                 peer.sendall(b".")
             except OSError as error:
-                raise RuntimeError(f"process {number} has ended; its log tells why") from error
+                raise _ended(number) from error
 
     def close(self):
         """Leave for good."""
         for peer in self._peers.values():
             peer.close()
+
+
+def _ended(number):
+    # The launcher should see the process that ended first, and end this one.
+    time.sleep(_PATIENCE)
+    return RuntimeError(f"process {number} has ended; its log tells why")
 
 
 def _invite(store, host, world):
