@@ -34,7 +34,7 @@ def settings(pictures, case, epochs=2, batch=None, **values):
         "data__train_dir": str(pictures), "data__train_list": str(pictures / f"{case}.txt"), "data__workers": 0,
         "data__val_dir": str(pictures), "data__val_list": str(pictures / "val.txt"),
         "data__mean": (0.5,) * 3, "data__std": (0.25,) * 3, "data__scale": (0.5, 1.0),
-        "model__img_size": 16, "train__lr": 1e-3, "train__epochs": epochs, **CASES.get(case, {}), **values,
+        "model__img_size": 16, "train__lr": 5e-4, "train__epochs": epochs, **CASES.get(case, {}), **values,
     }  # fmt: skip
     batch = batch or TOTAL // distributed.world_size() // keys.get("train__accumulate", 1)
     return make_config(train__batch_size=batch, val__batch_size=2, **keys)
