@@ -17,7 +17,7 @@ CONFIG is a YAML file, looked up in the current directory, then in the project's
   GPUS=0,1,2,3       one process on each of these cards (numbers as nvidia-smi shows them)
   NPROC=2            that many processes on the CPU
   NNODES=2 MASTER=host:port [RANK=0]
-                     several machines: run the same command on each; MASTER is an address of the first, or etcd://host:port
+                     several machines: run the same command on each; MASTER is an address of the first
   RESTARTS=3         with several processes: start again up to so often after a failure that is not your mistake
   PYTHON=python3     the Python to use; without it, one on PATH that has Paddle, else ./.venv, made when absent
   OMP_NUM_THREADS    threads of each process; with NPROC, cores / NPROC by default
@@ -66,15 +66,11 @@ count "$nnodes" || stop "NNODES=$nnodes: give a number of machines, such as NNOD
 
 options=()
 if ((nnodes > 1)); then
-    [[ ${MASTER:-} =~ ^(etcd://)?[^:/]+:[0-9]+$ ]] || stop "NNODES=$nnodes needs MASTER=host:port, found '${MASTER:-}'"
+    [[ ${MASTER:-} =~ ^[^:/]+:[0-9]+$ ]] || stop "NNODES=$nnodes needs MASTER=host:port, found '${MASTER:-}'"
     options+=(--nnodes "$nnodes" --master "$MASTER")
     if [[ -n ${RANK:-} ]]; then
         [[ $RANK =~ ^(0|[1-9][0-9]{0,3})$ && $RANK -lt $nnodes ]] || stop "RANK=$RANK: give this machine's number, 0 to $((nnodes - 1))"
         options+=(--rank "$RANK")
-    fi
-    if [[ $MASTER == etcd://* ]]; then
-        # max_restart=N allows N + 1 new starts (Paddle 2.6.2 and 3.3.1).
-        options+=(--job_id "${JOB_ID:-t2t}" --elastic_level $((${RESTARTS:-0} > 0 ? 1 : -1)) --max_restart $((${RESTARTS:-1} - 1)))
     fi
     if [[ -z $gpus && -z $nproc ]]; then
         ! nvidia-smi -L >/dev/null 2>&1 || stop "NNODES=$nnodes: say which cards of this machine to use, such as GPUS=0,1"

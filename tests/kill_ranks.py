@@ -60,7 +60,7 @@ def kill(folder, processes, rounds):
         for rank in range(processes):
             job = Running(["bash", str(ROOT / "scripts" / "train.sh"), *words], folder / "run", NPROC=str(processes))
             job.wait_for_steps(2)
-            went_on = count == 0 or "going on in epoch" in job.out
+            went_on = count == 0 or "\ngoing on " in job.out
             os.kill(job.ranks()[rank], signal.SIGKILL)
             code, seconds = job.end()
             named = job.err.startswith(f"launch: process {rank} died without a word") and job.err.count("\n") == 1

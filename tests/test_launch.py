@@ -11,7 +11,7 @@ import pytest
 from commands import cut_short, make_folders, settings
 from jobs import Running, processes_about
 
-GOING_ON = "going on in epoch "
+GOING_ON = "\ngoing on "
 
 pytestmark = pytest.mark.skipif(
     paddle.device.is_compiled_with_cuda(), reason="a Paddle with CUDA joins processes over NCCL, which needs cards"

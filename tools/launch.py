@@ -25,8 +25,8 @@ def main(argv=None):
         raise UserError(f"launch.py {' '.join(words)}: no program is named; give one such as tools/train.py")
     options, program, arguments = words[:place], words[place], words[place + 1:]
     output = run_folder(Path(program).stem, arguments)
-    # With etcd the launcher itself starts the processes again.
-    restarts = 0 if "--elastic_level" in options else int(os.environ.get("RESTARTS") or 0)
+    # Not by Paddle's --max_restart, which works with etcd only, and then not every time (2.6.2 and 3.3.1).
+    restarts = int(os.environ.get("RESTARTS") or 0)
     with Signals() as signals:
         for attempt in range(restarts + 1):
             job = Job(options, program, arguments, output, signals, again=attempt > 0)

@@ -66,7 +66,6 @@ class Job:
         self.workers, self.asked = [], []
         self.expected = _count(options)
         self._gone_since = None
-        self._elastic = "--elastic_level" in options
         try:
             made = _first_missing(output)
             (output / "launch").mkdir(parents=True, exist_ok=True)
@@ -114,9 +113,6 @@ class Job:
         now = time.monotonic()
         for worker in self._alive():
             worker.look(now)
-            if self._elastic and worker.died and worker.ending()[0] == MISTAKE:
-                # Paddle's launcher would try it again.
-                self._kill(self.launcher.pid)
         for worker in self.workers:
             if worker.rank == 0 and not self.console.follow(worker.log):
                 # Nobody reads on, after which one process would end too.
