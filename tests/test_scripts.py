@@ -407,6 +407,8 @@ def test_signal_ends_all_processes_and_the_line_is_shown(launching, number):
 def test_ctrl_c_on_a_terminal_and_sigterm_to_the_group_reach_the_processes_once(launching):
     for number in (signal.SIGINT, signal.SIGTERM):
         running = Running(launching, "train")
+        # Paddle's launcher would end the processes after 30 s.
+        assert os.getpgid(running.launcher) != running.process.pid
         os.killpg(running.process.pid, number)
         assert running.end()[1].splitlines()[-1] == f"stopped by {number.name}; the state is in F"
 
