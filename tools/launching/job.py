@@ -179,6 +179,9 @@ class Job:
                 sys.stderr.write("interrupted\n")
                 return 1
             return 128 + self.asked[0]
+        if kind == SILENT and worker and worker.code is None and 0 < code < 128:
+            # The launcher took the exit code first. Its own is that of any process, so none may have failed otherwise.
+            worker.code = code if all(one.ending()[0] == SILENT for one in self.workers) else None
         if kind == SILENT and worker and (worker.code or 0) > 0:
             # The program's own verdict, such as a target that was missed; it has said so.
             return worker.code
