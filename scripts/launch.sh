@@ -18,6 +18,7 @@ CONFIG is a YAML file, looked up in the current directory, then in the project's
   NPROC=2            that many processes on the CPU
   NNODES=2 MASTER=host:port [RANK=0]
                      several machines: run the same command on each; MASTER is an address of the first
+  RESTARTS=3         with several processes: start again up to so often after a failure that is not your mistake
   PYTHON=python3     the Python to use; without it, one on PATH that has Paddle, else ./.venv, made when absent
   OMP_NUM_THREADS    threads of each process; with NPROC, cores / NPROC by default
 Without GPUS and NPROC there is one process, which chooses its device itself. What the program takes:
@@ -56,46 +57,11 @@ with_device() {
     [[ -z $device ]] || arguments+=("device=$device")
 }
 
-# launch ARG...: runs the program under Paddle's launcher with the launcher's options in $options. Shows rank 0's
-# output; a user's mistake in a worker ends as in one process: its line on stderr, exit code 2.
-launch() {
-    local logs filter child line code=0
-    local mistake='^([a-z_]+\.py: )?error: '
-    mkdir -p "$root/output/launch"
-    logs=$(mktemp -d "$root/output/launch/$(date +%Y%m%d-%H%M%S)-XXXXXX")
-    exec 3> >(grep --line-buffered -avE "$mistake")
-    filter=$!
-    # In the background, so that a signal to this script reaches the launcher, which then ends its workers.
-    "$python" -m paddle.distributed.launch "${options[@]}" --log_dir "$logs" "$root/$program" "$@" \
-        >&3 2>"$logs/launcher.log" 3>&- &
-    child=$!
-    exec 3>&-
-    trap 'kill -TERM "$child" 2>/dev/null' TERM INT HUP
-    wait "$child" || code=$?
-    while kill -0 "$child" 2>/dev/null; do
-        code=0
-        wait "$child" || code=$?
-    done
-    wait "$filter" 2>/dev/null || true
-    if ((code == 0)); then
-        rm -r "$logs"
-        return 0
-    fi
-    line=$(cat "$logs"/workerlog.* 2>/dev/null | grep -am1 -E "$mistake") || true
-    if [[ -n $line ]]; then
-        printf '%s\n' "$line" >&2
-        return 2
-    fi
-    # Without the settings it lists and the environment, which may hold secrets.
-    grep -avE '^(LAUNCH INFO|env \{)' "$logs/launcher.log" | tail -n 20 >&2 || true
-    printf '%s\n' "launch: failed with exit code $code; the output of each process is in $logs" >&2
-    return "$code"
-}
-
 gpus=${GPUS:-} nproc=${NPROC:-} nnodes=${NNODES:-1}
 [[ -z $gpus || -z $nproc ]] || stop "GPUS=$gpus and NPROC=$nproc are both set: GPUS is for cards, NPROC for the CPU; unset one"
 [[ -z $nproc ]] || count "$nproc" || stop "NPROC=$nproc: give a number of processes, such as NPROC=2"
 count "$nnodes" || stop "NNODES=$nnodes: give a number of machines, such as NNODES=2"
+[[ ${RESTARTS:-0} =~ ^(0|[1-9][0-9]{0,3})$ ]] || stop "RESTARTS=$RESTARTS: give a number of new starts, such as RESTARTS=3"
 [[ -z $gpus ]] || check_gpus
 
 options=()
@@ -149,7 +115,7 @@ if [[ ($gpus == *,* || $nproc -gt 1) || $nnodes -gt 1 ]]; then
         threads=$(($(getconf _NPROCESSORS_ONLN) / nproc))
         export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
     fi
-    launch "${arguments[@]}"
+    exec "$python" "$root/tools/launch.py" "${options[@]}" "$root/$program" "${arguments[@]}"
 else
     exec "$python" "$root/$program" "${arguments[@]}"
 fi

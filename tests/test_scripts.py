@@ -6,51 +6,84 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
-# Prints what it was called with; arguments of the form mode=... make it fail as the commands do.
+# Prints what it was called with; MODE makes it fail as the commands do, in the process RANK of several.
 PROGRAM = """
-import json, os, sys, time
-rank = os.environ.get("FAKE_RANK", "0")
-names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
-print(json.dumps({"args": sys.argv[1:], "rank": rank, **{name: os.environ.get(name) for name in names}}))
-if "mode=mistake" in sys.argv:
+import json, os, signal, sys, time
+rank, mode, only = os.environ.get("PADDLE_TRAINER_ID", "0"), os.environ.get("MODE", ""), os.environ.get("RANK_OF_MODE")
+names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PADDLE_MASTER")
+print(json.dumps({"args": sys.argv[1:], "rank": rank, **{name: os.environ.get(name) for name in names}}), flush=True)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+def stop(number, _):
+    time.sleep(float(os.environ.get("SAVING", 0)))
+    print("stopped by " + signal.Signals(number).name + "; the state is in F" if rank == "0" else "stopped; 0 tells")
+    sys.exit(1)
+if mode and only not in (None, rank):
+    # Another process fails; this one hears of it as gloo tells it.
+    time.sleep(0.3)
+    if mode in ("crash", "killed"):
+        raise OSError("[gloo] Read error: Connection closed by peer")
+    time.sleep(60)
+if mode == "mistake":
     print("error: x=1: no such key; remove it", file=sys.stderr)
     sys.exit(2)
-if "mode=usage" in sys.argv:
+if mode == "usage":
     print("usage: train.py\\ntrain.py: error: unrecognized arguments: y", file=sys.stderr)
     sys.exit(2)
-if "mode=crash" in sys.argv and rank == "1":
+if mode == "crash":
     raise RuntimeError("boom")
-if "mode=sleep" in sys.argv:
+if mode == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode == "verdict":
+    print("target: missed")
+    sys.exit(1)
+if mode == "once" and not os.path.exists("once"):
+    open("once", "w").close()
+    raise RuntimeError("boom")
+if mode in ("sleep", "train"):
+    if mode == "train":
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+    print(json.dumps({"ready": os.getpid()}), flush=True)
     time.sleep(60)
 """
-# What the scripts rely on in Paddle's launcher: a log per worker, rank 0's output on stdout, its own messages on
-# stderr, the exit code of the first worker that failed, an end on SIGTERM.
+# What is relied on in Paddle's launcher: a log per process, processes that are its children, in sessions of their own
+# and with their numbers in the environment, an end of all when one has failed, and an exit code that says little.
 LAUNCHER = """
-import json, os, signal, subprocess, sys
+import json, os, signal, subprocess, sys, time
 args = sys.argv[1:]
 start = next(i for i, arg in enumerate(args) if arg.endswith(".py"))
 options = dict(zip(args[:start:2], args[1:start:2]))
 count = int(options.get("--nproc_per_node") or len(options["--gpus"].split(",")))
-os.makedirs(options["--log_dir"], exist_ok=True)
-workers = []
-def end(*_):
-    for worker in workers: worker.terminate()
-    sys.exit(15)
-signal.signal(signal.SIGTERM, end)
+folder = options["--log_dir"]
+if os.environ.get("MODE") == "no start":
+    sys.exit("LAUNCH ERROR no port")
 print("LAUNCH INFO chatter", file=sys.stderr)
-print(json.dumps({"launcher": {key: value for key, value in options.items() if key != "--log_dir"}}), flush=True)
+with open(os.path.join(os.environ["NOTES"], "launcher.json"), "a") as file:
+    file.write(json.dumps({"options": {k: v for k, v in options.items() if k != "--log_dir"}}) + "\\n")
+workers = []
 for rank in range(count):
-    log = open(os.path.join(options["--log_dir"], f"workerlog.{rank}"), "w")
-    workers.append(subprocess.Popen([sys.executable, *args[start:]], stdout=log, stderr=log,
-                                    env={**os.environ, "FAKE_RANK": str(rank)}))
-codes = [worker.wait() for worker in workers]
-print(open(os.path.join(options["--log_dir"], "workerlog.0")).read(), end="", flush=True)
-if any(codes):
-    print("LAUNCH ERROR Container failed !!!", file=sys.stderr)
-sys.exit(next((code for code in codes if code), 0))
+    environment = {**os.environ, "PADDLE_TRAINER_ID": str(rank), "PADDLE_LOCAL_RANK": str(rank)}
+    with open(os.path.join(folder, f"envlog.{rank}"), "w") as file:
+        file.write(str(environment))
+    log = open(os.path.join(folder, f"workerlog.{rank}"), "a")
+    workers.append(subprocess.Popen([sys.executable, *args[start:]], stdout=log, stderr=log, env=environment,
+                                    start_new_session=True))
+while any(worker.poll() is None for worker in workers):
+    time.sleep(0.2)
+    if any(worker.poll() for worker in workers):
+        print("LAUNCH ERROR Container failed !!!\\nenv {'PASSWORD': 'secret'}", file=sys.stderr)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for worker in workers:
+                worker.poll() is None and worker.send_signal(number)
+            time.sleep(0.3)
+for worker in workers:
+    worker.wait()
+sys.exit(next((worker.returncode for worker in workers if worker.returncode), 0))
 """
 # Answers setup.sh's questions from the files beside it and notes every pip and venv command in calls.log.
 PYTHON = """#!/usr/bin/env bash
@@ -80,13 +113,17 @@ class Project:
         shutil.copytree(root / "scripts", self.root / "scripts")
         for name in ("requirements.txt", "requirements-cpu.txt"):
             shutil.copy(root / name, self.root)
+        for name in ("tools", "config"):
+            shutil.copytree(root / name, self.root / name, ignore=shutil.ignore_patterns("__pycache__"))
         self.write(self.root / "tools/train.py", PROGRAM)
         self.write(self.root / "tools/val.py", PROGRAM)
-        self.write(self.root / "config/own.yaml", "")
+        self.write(self.root / "config/own.yaml", "base: t2t_vit_7.yaml\noutput: output/own\n")
         self.cards(0)
-        drop = ("GPUS", "NPROC", "NNODES", "MASTER", "RANK", "PYTHON", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        drop = ("GPUS", "NPROC", "NNODES", "MASTER", "RANK", "PYTHON", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+                "RESTARTS")  # fmt: skip
         self.env = {key: value for key, value in os.environ.items() if key not in drop and key[:7] != "PADDLE_"}
-        self.env = {**self.env, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "CALLS": str(self.calls)}
+        self.env = {**self.env, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "CALLS": str(self.calls),
+                    "NOTES": str(folder)}  # fmt: skip
 
     @staticmethod
     def write(path, text):
@@ -138,6 +175,19 @@ def launching(project, tmp_path):
     return project
 
 
+def _children(pid):
+    """Numbers of the children of a process."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            continue
+        if int(text[text.rindex(")") + 2:].split()[1]) == pid:
+            found.append(int(entry.name))
+    return found
+
+
 def reports(done):
     """The JSON lines that the stand-ins printed."""
     assert done.returncode == 0, done.stderr
@@ -153,14 +203,14 @@ def refused(done, *parts):
 
 @pytest.mark.parametrize("script", ["train.sh", "val.sh"])
 def test_one_process_by_default(launching, script):
-    (report,) = reports(launching.run(script, "a=1", "b=x y", CUDA_VISIBLE_DEVICES=""))
-    assert report["args"] == ["a=1", "b=x y"]
+    (report,) = reports(launching.run(script, "train.epochs=1", "data.name=x y", CUDA_VISIBLE_DEVICES=""))
+    assert report["args"] == ["train.epochs=1", "data.name=x y"]
     assert report["CUDA_VISIBLE_DEVICES"] is None and report["PYTHONUNBUFFERED"] == "1"
 
 
 def test_config_is_found_from_the_caller_then_from_the_root(launching, tmp_path):
-    (report,) = reports(launching.run("train.sh", "config/own.yaml", "a=1", cwd=tmp_path))
-    assert report["args"] == ["--config", str(launching.root / "config/own.yaml"), "a=1"]
+    (report,) = reports(launching.run("train.sh", "config/own.yaml", "train.epochs=1", cwd=tmp_path))
+    assert report["args"] == ["--config", str(launching.root / "config/own.yaml"), "train.epochs=1"]
     launching.write(tmp_path / "config/own.yaml", "")
     (report,) = reports(launching.run("train.sh", "config/own.yaml", cwd=tmp_path))
     assert report["args"] == ["--config", "config/own.yaml"]
@@ -173,28 +223,41 @@ def test_help_tells_the_variables_and_what_the_program_takes(launching):
     assert all(word in done.stdout for word in words)
 
 
+def launched(project):
+    """The options of Paddle's launcher, of each start."""
+    file = project.calls.with_name("launcher.json")
+    return [json.loads(line)["options"] for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def logs(project, output="output/t2t_vit_7"):
+    """The folders with logs of processes."""
+    return sorted((project.root / output / "launch").glob("*"))
+
+
 def test_exit_code_passes_through(launching):
-    done = launching.run("train.sh", "mode=mistake")
+    done = launching.run("train.sh", MODE="mistake")
     assert (done.returncode, done.stderr) == (2, "error: x=1: no such key; remove it\n")
 
 
 def test_processes_on_the_cpu(launching):
-    launcher, report = reports(launching.run("train.sh", "config/own.yaml", "a=1", NPROC="2", CUDA_VISIBLE_DEVICES=""))
-    assert launcher["launcher"] == {"--nproc_per_node": "2"}
-    assert report["args"] == ["--config", "config/own.yaml", "device=cpu", "a=1"] and report["rank"] == "0"
-    assert report["CUDA_VISIBLE_DEVICES"] is None
+    more = {"CUDA_VISIBLE_DEVICES": "", "PADDLE_MASTER": "of.a.cluster:1"}
+    (report,) = reports(launching.run("train.sh", "config/own.yaml", "train.epochs=1", NPROC="2", **more))
+    assert launched(launching) == [{"--nproc_per_node": "2"}]
+    assert report["args"] == ["--config", "config/own.yaml", "device=cpu", "train.epochs=1"] and report["rank"] == "0"
+    assert report["CUDA_VISIBLE_DEVICES"] is None and report["PADDLE_MASTER"] is None
     assert int(report["OMP_NUM_THREADS"]) == max(1, os.cpu_count() // 2)
-    assert list((launching.root / "output/launch").iterdir()) == []
-    assert reports(launching.run("train.sh", NPROC="2", OMP_NUM_THREADS="3"))[1]["OMP_NUM_THREADS"] == "3"
+    assert not (launching.root / "output").exists()
+    assert reports(launching.run("train.sh", NPROC="2", OMP_NUM_THREADS="3"))[0]["OMP_NUM_THREADS"] == "3"
 
 
 def test_cards(launching):
     launching.cards(4)
-    launcher, report = reports(launching.run("val.sh", "--weights", "w", GPUS="0,2"))
-    assert launcher["launcher"] == {"--gpus": "0,2"}
-    assert report["args"] == ["--weights", "w", "device=gpu"] and report["CUDA_VISIBLE_DEVICES"] == "0,2"
-    (report,) = reports(launching.run("train.sh", "a=1", GPUS="3"))
-    assert report["args"] == ["device=gpu", "a=1"] and report["CUDA_VISIBLE_DEVICES"] == "3"
+    weights = launching.write(launching.root / "w.pdparams", "")
+    (report,) = reports(launching.run("val.sh", "--weights", str(weights), GPUS="0,2"))
+    assert launched(launching) == [{"--gpus": "0,2"}]
+    assert report["args"] == ["--weights", str(weights), "device=gpu"] and report["CUDA_VISIBLE_DEVICES"] == "0,2"
+    (report,) = reports(launching.run("train.sh", "train.epochs=1", GPUS="3"))
+    assert report["args"] == ["device=gpu", "train.epochs=1"] and report["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 @pytest.mark.parametrize(("env", "parts"), [
@@ -209,47 +272,177 @@ def test_cards(launching):
     ({"NNODES": "2", "MASTER": "host:1", "RANK": "2", "GPUS": "0"}, ["RANK=2"]),
     ({"NNODES": "2", "MASTER": "host:1"}, ["GPUS=0,1"]),
     ({"MASTER": "host:1"}, ["NNODES"]),
+    ({"NPROC": "2", "RESTARTS": "-1"}, ["RESTARTS=-1"]),
 ])
 def test_wrong_variables_are_refused(launching, env, parts):
     launching.cards(2)
-    refused(launching.run("train.sh", "a=1", **env), *parts)
+    refused(launching.run("train.sh", "train.epochs=1", **env), *parts)
     launching.cards(0)
     refused(launching.run("train.sh", GPUS="0"), "GPUS=0", "no NVIDIA driver")
 
 
 def test_several_machines(launching):
     machines = {"NNODES": "2", "MASTER": "10.0.0.1:8090"}
-    launcher, _ = reports(launching.run("train.sh", **machines))
-    assert launcher["launcher"] == {"--nnodes": "2", "--master": "10.0.0.1:8090", "--nproc_per_node": "1"}
+    done = launching.run("train.sh", **machines)
+    assert done.returncode == 0 and "waiting for the processes of all machines" in done.stderr
     launching.cards(1)
-    launcher, _ = reports(launching.run("train.sh", **machines, RANK="1", GPUS="0"))
-    assert launcher["launcher"].items() >= {"--nnodes": "2", "--rank": "1", "--gpus": "0"}.items()
+    assert launching.run("train.sh", **machines, RANK="1", GPUS="0").returncode == 0
+    first, second = launched(launching)
+    assert first == {"--nnodes": "2", "--master": "10.0.0.1:8090", "--nproc_per_node": "1"}
+    assert second == {"--nnodes": "2", "--master": "10.0.0.1:8090", "--rank": "1", "--gpus": "0"}
+
+
+@pytest.mark.parametrize("word", ["train.epoch", "--weight"])
+def test_what_one_process_would_refuse_is_refused_before_any_is_started(launching, word):
+    refused(launching.run("train.sh", f"{word}=1", NPROC="2"), word)
+    assert not (launching.root / "output").exists()
 
 
 MISTAKES = {"mistake": "error: x=1: no such key; remove it\n", "usage": "train.py: error: unrecognized arguments: y\n"}
 
 
+@pytest.mark.parametrize("rank", ["0", "1", None])
 @pytest.mark.parametrize(("mode", "line"), MISTAKES.items())
-def test_mistake_in_the_workers_is_told_once(launching, mode, line):
-    done = launching.run("train.sh", f"mode={mode}", NPROC="2")
+def test_mistake_in_a_process_is_told_once_and_not_tried_again(launching, mode, line, rank):
+    only = {"RANK_OF_MODE": rank} if rank else {}
+    done = launching.run("train.sh", MODE=mode, NPROC="2", RESTARTS="3", **only)
     assert (done.returncode, done.stderr) == (2, line)
-    assert "error:" not in done.stdout
+    assert "error:" not in done.stdout and len(launched(launching)) == 1
 
 
-def test_crash_of_a_worker_names_the_logs(launching):
-    done = launching.run("train.sh", "mode=crash", NPROC="2")
-    (logs,) = (launching.root / "output/launch").iterdir()
-    assert done.returncode == 1 and "Container failed" in done.stderr and "chatter" not in done.stderr
-    assert str(logs) in done.stderr and "boom" in (logs / "workerlog.1").read_text(encoding="utf-8")
+@pytest.mark.parametrize("rank", ["0", "1", "2"])
+def test_crash_of_a_process_shows_its_own_words(launching, rank):
+    done = launching.run("train.sh", MODE="crash", RANK_OF_MODE=rank, NPROC="3")
+    (folder,) = logs(launching)
+    *report, last = done.stderr.splitlines()
+    assert done.returncode == 1 and report[0].startswith("Traceback") and report[-1] == "RuntimeError: boom"
+    assert last == f"launch: process {rank} failed; the output of each process is in {folder}"
+    assert "Traceback" not in done.stdout and "gloo" not in done.stdout + done.stderr
+    assert "boom" in (folder / f"workerlog.{rank}").read_text(encoding="utf-8")
 
 
-def test_sigterm_ends_the_launcher(launching):
-    command, env = ["bash", str(launching.root / "scripts/train.sh"), "mode=sleep"], {**launching.env, "NPROC": "2"}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    assert "launcher" in process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 15
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_killed_process_is_named_although_the_others_fail_louder(launching, rank):
+    done = launching.run("train.sh", MODE="killed", RANK_OF_MODE=rank, NPROC="2")
+    assert done.returncode == 1 and done.stdout.count("\n") == 1
+    (folder,) = logs(launching)
+    where = f"the output of each process is in {folder}\n"
+    assert done.stderr in (f"launch: process {rank} died without a word by SIGKILL; {where}",
+                           # Where the launcher has taken the exit code first.
+                           f"launch: process {rank} died without a word; {where}")  # fmt: skip
+
+
+def test_logs_are_kept_and_hold_no_environment(launching):
+    for count in (1, 2):
+        done = launching.run("train.sh", "config/own.yaml", MODE="crash", NPROC="2")
+        assert done.returncode == 1 and len(logs(launching, "output/own")) == count
+    for folder in logs(launching, "output/own"):
+        assert {file.name for file in folder.iterdir()} == {"launcher.log", "workerlog.0", "workerlog.1"}
+        assert "secret" not in (folder / "launcher.log").read_text(encoding="utf-8")
+        assert folder.stat().st_mode & 0o077 == 0
+    # A run that ends well removes its own only.
+    assert launching.run("train.sh", "config/own.yaml", NPROC="2").returncode == 0
+    assert len(logs(launching, "output/own")) == 2
+
+
+def test_verdict_of_the_program_is_no_failure(launching):
+    done = launching.run("train.sh", MODE="verdict", NPROC="2", RESTARTS="1")
+    assert (done.returncode, done.stderr) == (1, "") and done.stdout.endswith("target: missed\n")
+    assert len(launched(launching)) == 1
+
+
+def test_launcher_that_cannot_start(launching):
+    done = launching.run("train.sh", MODE="no start", NPROC="2")
+    assert done.returncode == 1 and "LAUNCH ERROR no port" in done.stderr and "before any process" in done.stderr
+
+
+def test_restarts_after_a_crash(launching):
+    done = launching.run("train.sh", MODE="once", NPROC="2", RESTARTS="2")
+    assert done.returncode == 0 and "launch: restart 1 of 2\n" in done.stderr and len(launched(launching)) == 2
+    done = launching.run("train.sh", MODE="crash", NPROC="2", RESTARTS="1")
+    assert done.returncode == 1 and done.stderr.count("RuntimeError: boom") == 2 and len(launched(launching)) == 4
+
+
+class Running:
+    """train.sh with two processes in the background, as far as both are ready."""
+
+    def __init__(self, project, mode, **env):
+        command, before = ["bash", str(project.root / "scripts/train.sh")], set(logs(project))
+        self.process = subprocess.Popen(
+            command, env={**project.env, "NPROC": "2", "MODE": mode, **env}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            # Whoever runs the tests in the background has them ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        self.launcher = self.workers = None
+        self._wait_for(lambda: sum("ready" in file.read_text(encoding="utf-8") for folder in logs(project)
+                                   if folder not in before for file in folder.glob("workerlog.*")) == 2)  # fmt: skip
+        (self.launcher,) = _children(self.process.pid)
+        self.workers = _children(self.launcher)
+
+    @staticmethod
+    def _wait_for(condition):
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def end(self):
+        """(exit code, stdout, stderr); no process is left."""
+        out, err = self.process.communicate(timeout=60)
+        self._wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in (self.launcher, *self.workers)))
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_all_processes_and_the_line_is_shown(launching, number):
+    # Paddle's launcher would cut the saving off; the stand-in does so after 0.3 s.
+    running = Running(launching, "train", SAVING="1")
+    os.kill(running.process.pid, number)
+    code, out, err = running.end()
+    assert (code, err) == (1, "")
+    assert out.splitlines()[-1] == f"stopped by {number.name}; the state is in F"
+
+
+def test_ctrl_c_on_a_terminal_and_sigterm_to_the_group_reach_the_processes_once(launching):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        running = Running(launching, "train")
+        # Paddle's launcher would end the processes after 30 s.
+        assert os.getpgid(running.launcher) != running.process.pid
+        os.killpg(running.process.pid, number)
+        assert running.end()[1].splitlines()[-1] == f"stopped by {number.name}; the state is in F"
+
+
+def test_sigterm_to_paddles_launcher_is_passed_on(launching):
+    running = Running(launching, "train", SAVING="1")
+    os.kill(running.launcher, signal.SIGTERM)
+    code, out, err = running.end()
+    assert (code, err) == (1, "") and out.splitlines()[-1] == "stopped by SIGTERM; the state is in F"
+
+
+def test_programs_without_a_state_end_as_alone(launching):
+    for number, code, words in ((signal.SIGTERM, 143, ""), (signal.SIGINT, 1, "interrupted\n")):
+        running = Running(launching, "sleep")
+        os.kill(running.process.pid, number)
+        assert running.end()[::2] == (code, words)
+
+
+def test_second_ctrl_c_ends_at_once(launching):
+    running = Running(launching, "train", SAVING="60")
+    os.kill(running.process.pid, signal.SIGINT)
+    time.sleep(0.2)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.end()[::2] == (1, "interrupted\n")
+
+
+def test_reader_that_goes_away_stops_the_job(launching):
+    running = Running(launching, "train")
+    running.process.stdout.close()
+    running.process.stdout = None
+    # What is written next finds no reader.
+    with open(logs(launching)[-1] / "workerlog.0", "a") as file:
+        file.write("a line\n")
+    assert running.end()[0] == 1
 
 
 def chosen(done):

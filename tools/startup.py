@@ -4,11 +4,15 @@ import contextlib
 import ctypes
 import io
 import os
+import signal
 import sys
 import warnings
 
 # Parameters of glibc's mallopt.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+# Option of Linux's prctl: the signal to get when the parent dies.
+_PR_SET_PDEATHSIG = 1
 
 # Notices that Paddle prints at every start, to everybody: about its own default flags, a compiler cache, one process
 # not being a parallel environment, and more than one thread.
@@ -17,6 +21,8 @@ _NOISE = ("Modified FLAGS", "FLAGS(name=", "=====", "OMP_NUM_THREADS", "ccache",
 
 def import_paddle():
     """Set the environment, import Paddle without its standing notices and return the module."""
+    if "PADDLE_LOCAL_RANK" in os.environ:
+        obey_launcher()
     prepare_environment()
     for text in ("No ccache found", "Currently not a parallel execution environment", "Current global rank"):
         warnings.filterwarnings("ignore", message=f".*{text}")
@@ -45,6 +51,36 @@ def prepare_environment():
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         # Set but empty it breaks the gloo backend; no card is what an unset variable means on a machine without one.
         del os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def obey_launcher():
+    """Tie the life of this process to that of Paddle's launcher, which started it, and let SIGTERM reach it.
+
+    A killed launcher would leave its processes behind, computing for nobody. tools/launch.py blocks SIGTERM in the
+    launcher, and what is blocked is inherited.
+    """
+    end_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    supervisor = os.environ.get("T2T_LAUNCH_PID")
+    if supervisor and _parent(os.getppid()) != int(supervisor):
+        # The launcher died before this process could hear of it.
+        os._exit(1)
+
+
+def end_with_parent():
+    """Have the system kill this process when its parent dies. Only Linux can do this."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _parent(number):
+    try:
+        with open(f"/proc/{number}/stat", encoding="ascii", errors="replace") as file:
+            # The name, in brackets, may hold anything.
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

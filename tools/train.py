@@ -8,6 +8,7 @@ import os
 import sys
 from dataclasses import replace
 
+import numpy as np
 from engine.arguments import DEFAULT_CONFIG, Parser, add_config, command_line, short_path, starting_point
 from engine.config import load_config, project_path
 from errors import run_command
@@ -72,13 +73,25 @@ def main(argv=None):
                      "to train anew choose another output")
         best = trainer.fit()
         if trainer.stopped:
-            log.line(str(trainer.stopped))
+            _tell_stop(str(trainer.stopped), log)
             return trainer.stopped.exit_code
         for line in _farewell(config, best, val.path(0)):
             log.line(line)
     finally:
         log.close()
     return 0
+
+
+def _tell_stop(text, log):
+    """Say how to go on; all processes call this."""
+    from engine import distributed
+
+    log.line(text)
+    if not distributed.is_main():
+        # Into the log of this process, where tools/launch.py looks.
+        print("stopped; the first process tells how to go on", flush=True)
+    # Paddle's launcher ends the others when one has ended with an exit code.
+    distributed.gather_rows(np.zeros([1, 1]))
 
 
 def _init(network, config, init, state):

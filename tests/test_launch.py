@@ -1,0 +1,113 @@
+"""Several processes under Paddle's own launcher: deaths, signals and mistakes, and going on by the same command."""
+
+import os
+import re
+import signal
+import socket
+import sys
+
+import paddle
+import pytest
+from commands import cut_short, make_folders, settings
+from jobs import Running, processes_about
+
+GOING_ON = "\ngoing on "
+
+pytestmark = pytest.mark.skipif(
+    paddle.device.is_compiled_with_cuda(), reason="a Paddle with CUDA joins processes over NCCL, which needs cards"
+)
+
+
+@pytest.fixture
+def train(root, tmp_path):
+    """train(**settings, environment=...) -> a Running training of two processes, always into the same run folder."""
+    make_folders(tmp_path / "train", count=12)
+    make_folders(tmp_path / "val", count=1)
+    output = tmp_path / "run"
+
+    def start(environment=None, **more):
+        words = settings(tmp_path, output, **{"train__epochs": 500, "train__log_every": 1, **more})
+        command = ["bash", str(root / "scripts" / "train.sh"), *words]
+        return Running(command, output, **(environment or {"NPROC": "2"}))
+
+    yield start
+    for pid in processes_about(output):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_each_rank_killed_in_turn_then_stopped_and_gone_on(train):
+    for rank in (1, 0):
+        running = train(train__save_steps=1)
+        running.wait_for_steps(2)
+        os.kill(running.ranks()[rank], signal.SIGKILL)
+        code, seconds = running.end()
+        assert code == 1 and seconds < 60
+        # The others complain of it, and Paddle's launcher blames the first one of them.
+        last = running.err.splitlines()
+        assert len(last) == 1 and last[0].startswith(f"launch: process {rank} died without a word")
+        assert "Traceback" not in running.out and "gloo" not in running.out
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running = train()
+        running.wait_for_steps()
+        assert GOING_ON in running.out
+        os.kill(running.process.pid, number)
+        assert running.end()[0] == 1 and running.err == ""
+        assert re.match(rf"stopped by {number.name}; the state is in .*\.npz: .*same command again$",
+                        running.out.splitlines()[-1])  # fmt: skip
+    assert len(list((running.output / "launch").iterdir())) == 4
+
+
+def test_broken_image_ends_the_job_with_one_line(train, tmp_path):
+    broken = cut_short(tmp_path / "train" / "ant" / "broken.JPEG")
+    running = train(data__workers=2)
+    code, _ = running.end()
+    assert code == 2 and running.err.startswith(f"error: {broken}: broken image") and running.err.count("\n") == 1
+    assert "Traceback" not in running.out
+
+
+PROGRAM = """
+import sys, time
+sys.path.insert(0, TOOLS)
+import startup
+startup.obey_launcher()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("victim", ["launcher", "supervisor"])
+def test_no_process_outlives_the_launchers(root, tmp_path, victim):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.replace("TOOLS", repr(str(root / "tools"))))
+    output = tmp_path / "run"
+    command = [sys.executable, str(root / "tools" / "launch.py"), "--nproc_per_node", "2", str(program),
+               f"output={output}"]  # fmt: skip
+    running = Running(command, output)
+    running.wait_for(lambda: sum("ready" in log.read_text() for log in output.glob("launch/*/workerlog.*")) == 2)
+    os.kill(running.launcher() if victim == "launcher" else running.process.pid, signal.SIGKILL)
+    code, _ = running.end()
+    assert code == (1 if victim == "launcher" else -signal.SIGKILL)
+    if victim == "launcher":
+        assert running.err.startswith("launch: Paddle's launcher died by SIGKILL; ")
+
+
+def test_two_machines_train_lose_one_and_go_on(train):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        machines = {"NNODES": "2", "NPROC": "1", "MASTER": f"127.0.0.1:{free.getsockname()[1]}"}
+
+    def start():
+        first, second = (train({**machines, "RANK": rank}, train__save_steps=1) for rank in "01")
+        first.wait_for_steps(2)
+        return first, second
+
+    first, second = start()
+    os.kill(second.ranks()[0], signal.SIGKILL)
+    assert [first.end()[0], second.end()[0]] == [1, 1]
+    assert "process 1 died without a word" in second.err and "Loss:" not in second.out
+    first, second = start()
+    assert GOING_ON in first.out
+    os.kill(second.process.pid, signal.SIGTERM)
+    assert [first.end()[0], second.end()[0]] == [1, 1]
+    assert first.out.splitlines()[-1].startswith("stopped by SIGTERM; the state is in ")
+    assert "the first machine has saved it" in second.err

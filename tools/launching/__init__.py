@@ -1,0 +1,1 @@
+"""Several processes of one command under Paddle's launcher, supervised from outside."""
