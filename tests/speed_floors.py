@@ -19,6 +19,7 @@ from startup import import_paddle  # noqa: E402
 
 paddle = import_paddle()
 import bench  # noqa: E402
+import measure  # noqa: E402
 import numpy as np  # noqa: E402
 import t2t  # noqa: E402
 from data.decode import decode_rgb  # noqa: E402
@@ -52,7 +53,7 @@ def networks(repeats):
                              ("the commands' flags for both", (False, False)),
                              ("Paddle's default flags for both", (True, True))):
             pair = [with_flag(step, flag) for step, flag in zip(steps, flags)]
-            theirs, mine = bench.time_steps(pair, repeats)
+            theirs, mine = measure.time_steps(pair, repeats)
             print(f"{name}, {label}: plain {BATCH / theirs:.2f}, ours {BATCH / mine:.2f} images/s, "
                   f"ratio {theirs / mine:.2f}", flush=True)
 
@@ -79,7 +80,7 @@ def loaders(repeats):
             normalize(paddle.to_tensor(np.stack(pixels)), MEAN, STD)
 
         steps = [theirs, lambda: mine(same), lambda: mine(official), normalised]
-        plain, *ours = (seconds / len(paths) for seconds in bench.time_steps(steps, repeats))
+        plain, *ours = (seconds / len(paths) for seconds in measure.time_steps(steps, repeats))
     print(f"loader, one core, paddle.vision's RandomResizedCrop, ToTensor, Normalize: {1 / plain:.1f} images/s")
     for label, own in zip(("same crop and filter, uint8 as the workers give it",
                            "official recipe (random filter, flip), uint8",

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 OWN = {"t2t", "models", "data", "engine", "wiring", "errors", "startup", "train", "val", "predict", "bench", "convert",
-       "list_models", "weights", "checking", "official_stages", "launch", "launching"}  # fmt: skip
+       "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure"}  # fmt: skip
 PARTS = {"t2t", "models", "data", "weights", "engine", "wiring", "errors", "startup", "checking",
-         "launching"}  # fmt: skip
+         "launching", "measure"}  # fmt: skip
 # Folder or module -> modules of the project that it may import. Whatever is not listed is a command.
 ALLOWED = {
     "t2t": set(),
@@ -22,7 +22,8 @@ ALLOWED = {
     "data": {"data", "weights", "errors"},
     "weights": {"weights", "errors"},
     "engine": {"engine", "weights", "errors", "startup"},
-    "wiring": PARTS - {"t2t", "checking", "launching"},
+    "measure": set(),
+    "wiring": PARTS - {"t2t", "checking", "launching", "measure"},
     "launching": {"launching", "errors", "startup"},
     "checking": {"official_stages", "errors"},
     # A program for a Python without Paddle, started by checking in a process of its own.

@@ -5,20 +5,18 @@ made JPEGs of 500x375. Timings are medians; run on an otherwise idle machine. St
 paddle.distributed.launch --nproc_per_node 2 tools/bench.py`), it times the training by all processes instead.
 """
 
-import contextlib
 import os
-import resource
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from engine.arguments import Parser
 from errors import UserError, run_command
+from measure import peak, reset_peak, time_steps
 from startup import import_paddle
 
 MODES = ("inference", "training", "loader")
+IMAGENET = 1_281_167  # training images
 
 
 def parse(argv):
@@ -47,6 +45,7 @@ def main(argv=None):
     paddle = import_paddle()
     from engine import distributed
     from engine.distributed import choose_device
+    from engine.runlog import clock
     from models import build_model
 
     if distributed.world_size() > 1:
@@ -58,12 +57,14 @@ def main(argv=None):
         reset_peak()
         if mode == "loader":
             with tempfile.TemporaryDirectory() as folder:
-                seconds = time_loader(make_photos(folder), args.img_size, args.steps)
-            print(f"loader: {1 / seconds:.1f} images/s on one core (decode, random crop, resize, flip)")
+                plain, full = time_loaders(make_photos(folder), args.img_size, args.steps)
+            print(f"loader: {1 / plain:.1f} images/s on one core (decode, random crop, resize, flip), "
+                  f"{1 / full:.1f} with RandAugment")
             continue
         step = training_step(network, args.batch) if mode == "training" else inference_step(network, args.batch)
         seconds = time_steps([step], args.steps)[0]
-        print(f"{mode}: {args.batch / seconds:.1f} images/s, {peak() >> 20} MiB peak memory")
+        epoch = f", an ImageNet epoch in {clock(IMAGENET * seconds / args.batch)}" if mode == "training" else ""
+        print(f"{mode}: {args.batch / seconds:.1f} images/s, {peak() >> 20} MiB peak memory{epoch}")
     return 0
 
 
@@ -134,19 +135,6 @@ def _images(network, batch):
     return paddle.rand([batch, 3, network.img_size, network.img_size])
 
 
-def time_steps(steps, repeats):
-    """Median seconds of each function, called in turn so that a drift of the machine's speed hits all of them."""
-    for step in steps:
-        step()
-    times = [[] for _ in steps]
-    for _ in range(repeats):
-        for step, taken in zip(steps, times):
-            start = time.perf_counter()
-            step()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in times]
-
-
 def make_photos(folder, count=64):
     """Write `count` made JPEGs of 500x375, coarse noise with the size on disk of photos, and return their paths."""
     import numpy as np
@@ -161,45 +149,24 @@ def make_photos(folder, count=64):
     return paths
 
 
-def time_loader(paths, img_size, repeats):
-    """Median seconds per image of decoding and the official training transform, in this process."""
+def time_loaders(paths, img_size, repeats):
+    """Median seconds per image, in this process, of the training transform, and of it with the official RandAugment."""
     import numpy as np
+    from data.auto_augment import auto_augment
     from data.decode import decode_rgb
     from data.transforms import TrainTransform
 
-    transform = TrainTransform(img_size)
+    augment = auto_augment("rand-m9-mstd0.5-inc1", img_size, (0.485, 0.456, 0.406), "random")
 
-    def load_all():
-        for index, path in enumerate(paths):
-            transform(decode_rgb(path), np.random.default_rng((0, 0, index)))
+    def loading(transform):
+        def load_all():
+            for index, path in enumerate(paths):
+                transform(decode_rgb(path), np.random.default_rng((0, 0, index)))
 
-    return time_steps([load_all], repeats)[0] / len(paths)
+        return load_all
 
-
-def reset_peak():
-    """Start the peak memory anew where the system allows it (Linux, or a GPU)."""
-    import paddle
-
-    if "gpu" in paddle.get_device():
-        # Paddle 2.6 cannot reset it; the modes are then measured from the lightest to the heaviest.
-        if hasattr(paddle.device.cuda, "reset_max_memory_allocated"):
-            paddle.device.cuda.reset_max_memory_allocated()
-        return
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak():
-    """Peak memory in bytes: allocated on the GPU, or resident in this process."""
-    import paddle
-
-    if "gpu" in paddle.get_device():
-        return paddle.device.cuda.max_memory_allocated()
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    functions = [loading(TrainTransform(img_size)), loading(TrainTransform(img_size, augment=augment))]
+    return [seconds / len(paths) for seconds in time_steps(functions, repeats)]
 
 
 if __name__ == "__main__":
