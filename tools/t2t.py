@@ -174,10 +174,10 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm over the last axis with epsilon 1e-5, the official (PyTorch default) value."""
+    """nn.LayerNorm over the last axis; epsilon 1e-5 is the official (PyTorch default) value."""
 
-    def __init__(self, dim):
-        super().__init__(dim, epsilon=1e-5)
+    def __init__(self, dim, epsilon=1e-5):
+        super().__init__(dim, epsilon=epsilon)
 
     def forward(self, x):
         if not (_on_cpu(x) and paddle.is_grad_enabled()):
@@ -251,37 +251,66 @@ class Attention(nn.Layer):
         dim: D, a multiple of num_heads.
         qk_scale: factor of q kᵀ; None means d^-0.5 with d = D / num_heads. Every published accuracy uses None; the
             official factories change it to D^-0.5 when called with pretrained=True, which spoils released weights.
+
+    A variant overrides `project_in` or `project_out`.
     """
 
     def __init__(self, dim, num_heads, qk_scale=None, attn_drop_rate=0.0, drop_rate=0.0):
         super().__init__()
         self.num_heads = num_heads
         self.scale = qk_scale or (dim // num_heads) ** -0.5
-        self.qkv = Linear(dim, 3 * dim, bias=False)
-        self.proj = Linear(dim, dim)
+        self.build_projections(dim)
         self.attn_drop = Dropout(attn_drop_rate)
         self.proj_drop = Dropout(drop_rate)
+
+    def build_projections(self, dim):
+        """Add the layers of `project_in` and `project_out`."""
+        self.qkv = Linear(dim, 3 * dim, bias=False)
+        self.proj = Linear(dim, dim)
+
+    def project_in(self, x):
+        """x [B, N, D] -> q, k, v, each [B, N, D]."""
+        return self.qkv.parts(x, 3)
+
+    def project_out(self, y):
+        """The heads' joined output [B, N, D] -> [B, N, D]."""
+        return self.proj(y)
 
     def forward(self, x):
         _, N, D = x.shape
         q, k, v = (
             part.reshape([-1, N, self.num_heads, D // self.num_heads]).transpose([0, 2, 1, 3])
-            for part in self.qkv.parts(x, 3)
+            for part in self.project_in(x)
         )
         y = _attend(q, k, v, self.scale, self.attn_drop).transpose([0, 2, 1, 3]).reshape([-1, N, D])
-        return self.proj_drop(self.proj(y))
+        return self.proj_drop(self.project_out(y))
 
 
 class Block(nn.Layer):
-    """Pre-norm transformer block of the backbone, x [B, N, D] -> [B, N, D] (paper, equation 4)."""
+    """Pre-norm transformer block of the backbone, x [B, N, D] -> [B, N, D] (paper, equation 4).
 
-    def __init__(self, dim, num_heads, mlp_ratio, qk_scale=None, drop_rate=0.0, attn_drop_rate=0.0, drop_path=0.0):
+    attention, mlp, norm: classes of its layers, called as Attention, Mlp and LayerNorm are here.
+    """
+
+    def __init__(
+        self,
+        dim,
+        num_heads,
+        mlp_ratio,
+        qk_scale=None,
+        drop_rate=0.0,
+        attn_drop_rate=0.0,
+        drop_path=0.0,
+        attention=Attention,
+        mlp=Mlp,
+        norm=LayerNorm,
+    ):
         super().__init__()
-        self.norm1 = LayerNorm(dim)
-        self.attn = Attention(dim, num_heads, qk_scale, attn_drop_rate, drop_rate)
+        self.norm1 = norm(dim)
+        self.attn = attention(dim, num_heads, qk_scale, attn_drop_rate, drop_rate)
         self.drop_path = DropPath(drop_path)
-        self.norm2 = LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop_rate)
+        self.norm2 = norm(dim)
+        self.mlp = mlp(dim, int(dim * mlp_ratio), drop_rate)
 
     def forward(self, x):
         x = x + self.drop_path(self.attn(self.norm1(x)))
@@ -427,6 +456,27 @@ def sinusoid_table(length, dim):
     return table[None].astype("float32")
 
 
+def fixed_positions(length, dim):
+    """ParamAttr of the position table that is never trained."""
+    return paddle.ParamAttr(initializer=nn.initializer.Assign(sinusoid_table(length, dim)), trainable=False)
+
+
+def drop_path_rates(drop_path_rate, depth):
+    """Linear rule: Python floats 0 ... drop_path_rate for blocks 0 ... depth - 1."""
+    return [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
+
+
+def uniform_blocks(
+    dim, depth, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, drop_path_rate, block=Block
+):
+    """`depth` layers of `block` ([B, N, dim] -> [B, N, dim]) and the channels after the last one."""
+    layers = [
+        block(dim, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, rate)
+        for rate in drop_path_rates(drop_path_rate, depth)
+    ]
+    return layers, dim
+
+
 class T2TViT(nn.Layer):
     """T2T-ViT: images [B, in_chans, S, S] float32 -> logits [B, num_classes].
 
@@ -440,6 +490,8 @@ class T2TViT(nn.Layer):
         drop_rate, attn_drop_rate, drop_path_rate: in [0, 1); drop path grows linearly from 0 in the first block to
             drop_path_rate in the last. The performer's own dropout of 0.1 does not depend on them.
         token_dim: channels inside the T2T module, 64 in every published model.
+        positions, blocks, norm: what models/ puts in place of the fixed position table (called with length and width,
+            gives a ParamAttr), of the uniform blocks (see uniform_blocks) and of the last LayerNorm.
 
     Raises:
         ValueError: a size that is not a multiple of 16, an unknown tokens_type, a rate out of range, heads that do
@@ -461,6 +513,9 @@ class T2TViT(nn.Layer):
         attn_drop_rate=0.0,
         drop_path_rate=0.0,
         token_dim=64,
+        positions=fixed_positions,
+        blocks=uniform_blocks,
+        norm=LayerNorm,
     ):
         super().__init__()
         _check_arguments(img_size, tokens_type, embed_dim, num_heads)
@@ -471,20 +526,17 @@ class T2TViT(nn.Layer):
         self.cls_token = self.create_parameter(
             [1, 1, embed_dim], attr=paddle.ParamAttr(initializer=nn.initializer.Normal(0.0, 0.02))
         )
-        table = nn.initializer.Assign(sinusoid_table(num_tokens, embed_dim))
-        self.pos_embed = self.create_parameter(
-            [1, num_tokens, embed_dim], attr=paddle.ParamAttr(initializer=table, trainable=False)
-        )
+        self.pos_embed = self.create_parameter([1, num_tokens, embed_dim], attr=positions(num_tokens, embed_dim))
         self.pos_drop = Dropout(drop_rate)
-        self.blocks = nn.LayerList(
-            Block(embed_dim, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, rate)
-            for rate in drop_path_rates(drop_path_rate, depth)
+        layers, self.num_features = blocks(
+            embed_dim, depth, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, drop_path_rate
         )
-        self.norm = LayerNorm(embed_dim)
-        self.head = Linear(embed_dim, num_classes) if num_classes > 0 else nn.Identity()
+        self.blocks = nn.LayerList(layers)
+        self.norm = norm(self.num_features)
+        self.head = Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def forward_features(self, x):
-        """Images [B, in_chans, S, S] -> normalised class token [B, embed_dim]."""
+        """Images [B, in_chans, S, S] -> normalised class token [B, num_features]."""
         return _packed_transposes(self._features, x) if _on_cpu(x) else self._features(x)
 
     def _features(self, x):
@@ -502,11 +554,6 @@ class T2TViT(nn.Layer):
 
     def forward(self, x):
         return self.head(self.forward_features(x))
-
-
-def drop_path_rates(drop_path_rate, depth):
-    """Linear rule: Python floats 0 ... drop_path_rate for blocks 0 ... depth - 1."""
-    return [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
 
 
 def _check_arguments(img_size, tokens_type, embed_dim, num_heads):
