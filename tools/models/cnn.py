@@ -4,7 +4,7 @@ from functools import partial
 
 from paddle import nn
 from paddle.vision import models as vision
-from t2t import Dropout, Linear
+from t2t import SPLITS, Dropout, Linear
 
 
 class CNN(nn.Layer):
@@ -18,8 +18,8 @@ class CNN(nn.Layer):
         img_size: S, any positive number; the network itself takes images of every size.
         num_classes: width of the head; 0 leaves it out and returns the features [B, C].
         drop_rate: dropout in front of the head, in [0, 1).
-        in_chans, attn_drop_rate, drop_path_rate, qk_scale: what every network of the registry is asked for; only 3,
-            0, 0 and None are possible.
+        in_chans, attn_drop_rate, drop_path_rate, qk_scale, splits: what every network of the registry is asked for;
+            only 3, 0, 0, None and SPLITS are possible.
 
     Raises:
         ValueError: a setting that such a network does not have.
@@ -35,6 +35,7 @@ class CNN(nn.Layer):
         attn_drop_rate=0.0,
         drop_path_rate=0.0,
         qk_scale=None,
+        splits=SPLITS,
     ):
         super().__init__()
         if not isinstance(img_size, int) or img_size <= 0:
@@ -44,6 +45,8 @@ class CNN(nn.Layer):
         if attn_drop_rate or qk_scale is not None:
             given = f"attn_drop_rate={attn_drop_rate}" if attn_drop_rate else f"qk_scale={qk_scale}"
             raise ValueError(f"{given}: this network has no attention; leave it out")
+        if splits != SPLITS:
+            raise ValueError(f"splits={splits}: this network has no soft splits; leave them out")
         if drop_path_rate:
             raise ValueError(f"drop_path_rate={drop_path_rate}: this network has no drop path; set model.drop_path=0")
         if not 0 <= drop_rate < 1:
