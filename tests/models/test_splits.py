@@ -6,6 +6,7 @@ import numpy as np
 import paddle
 import pytest
 import t2t
+from commands import last_line, make_folders, mistake, run, settings
 from errors import UserError
 from models import build_model
 
@@ -102,3 +103,25 @@ def test_refusals(name, arguments, words):
     with pytest.raises(UserError) as caught:
         build_model(name, **arguments)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_splits_of_a_configuration(tmp_path):
+    make_folders(tmp_path / "train", ("ant", "bee"), count=2)
+    make_folders(tmp_path / "val", ("ant", "bee"), count=1)
+    chosen = {"model__num_classes": 2, "model__split_overlaps": "[3,1,0]", "train__epochs": 1}
+    words = settings(tmp_path, tmp_path / "run", **chosen)
+    assert run("train", *words).code == 0
+    # Validation takes them from the run.
+    assert "final val acc is:" in last_line(run("val", "--weights", tmp_path / "run", "device=cpu"))
+    other = settings(tmp_path, tmp_path / "run", **{**chosen, "model__split_overlaps": "[3,1,1]"})
+    mistake(run("train", *other), "model.split_overlaps=[3, 1, 1]", "choose another output")
+    wrong = settings(tmp_path, tmp_path / "other", **{**chosen, "model__split_kernels": "[7,3,9]"})
+    mistake(run("train", *wrong), "model t2t_vit_7: soft split 3 of img_size=16: kernel=9")
+    assert not (tmp_path / "other").exists()
+    # Nothing in the tensors would tell another training or a converted file that the network was one of its own.
+    init = settings(tmp_path, tmp_path / "more", model__num_classes=2, train__init=tmp_path / "run")
+    remedy = "set model.split_overlaps=[3,1,0]"
+    mistake(run("train", *init), "model.split_overlaps=[3,1,1]: the weights", "go with [3,1,0]", remedy)
+    refused = run("convert", tmp_path / "run", tmp_path / "w.pth")
+    mistake(refused, "model.split_overlaps=[3, 1, 0]: only networks with the published soft splits")
+    assert not (tmp_path / "w.pth").exists()
