@@ -146,3 +146,7 @@ def test_candidates_come_from_the_count_alone():
         "t2t_vit_14", "t2t_vit_14_384", "t2t_vit_14_resnext"
     ]  # fmt: skip
     assert exact_rows(shapes_of("t2t_vit_24")) == ["t2t_vit_24"]
+    # Neither BatchNorm's statistics nor a head wider than the class token confuse it.
+    assert exact_rows(shapes_of("mobilenet_v1", num_classes=7)) == ["mobilenet_v1"]
+    headless = {name: shape for name, shape in shapes_of("t2t_vit_dense").items() if not name.startswith("head.")}
+    assert exact_rows(headless) == ["t2t_vit_dense"]
