@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import paddle
 import pytest
-from commands import make_folders, mistake, run, settings
+from commands import make_folders, mistake, process, run, settings
 from engine.checkpoint import RunFolder
 from engine.ema import Ema
 from engine.optim import decay_split
@@ -100,8 +100,9 @@ def test_a_cut_training_goes_on_with_the_statistics_bit_for_bit(photos, tmp_path
     for file in files:
         if file != kept:
             file.unlink()
-    outcome = run("train", *words(photos, again))
-    assert outcome.code == 0 and "going on in epoch 1 after step 1" in outcome.out
+    outcome = process("train", *words(photos, again))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "going on in epoch 1 after step 1" in outcome.out
     (first, _), (second, _) = RunFolder(straight).latest(), RunFolder(again).latest()
     assert_same(first["arrays"], second["arrays"])
     statistics = [key for key in first["arrays"] if is_statistic(key)]
