@@ -184,6 +184,7 @@ def test_the_request_holds_the_weights_as_pytorch_stores_them(fake, answer, tmp_
 @pytest.mark.parametrize(("name", "options", "factory", "expected"), [
     ("t2t_vit_7", {}, "t2t_vit_7", {"img_size": 32, "num_classes": 10}),
     ("t2t_vit_14_384", {"img_size": 16}, "t2t_vit_14", {"img_size": 16, "num_classes": 10}),
+    ("t2t_vit_14_se", {"img_size": 16}, "t2t_vit_se.t2t_vit_14_se", {"img_size": 16, "num_classes": 10}),
     ("t2t_vit_7", {"qk_scale": 0.0625}, "t2t_vit_7", {"img_size": 32, "num_classes": 10, "qk_scale": 0.0625}),
 ])  # fmt: skip
 def test_the_official_network_gets_the_settings_of_ours(fake, tmp_path, name, options, factory, expected):
@@ -253,15 +254,18 @@ def refused(*parts, name="t2t_vit_7", directory=DOUBLE, python=None, built=None)
 
 
 def test_models_without_official_counterpart_are_refused():
-    for name in ("t2t_vit_c_14", "t2t_vit_14_wo_t2t"):
+    for name in ("t2t_vit_c_14", "t2t_vit_14_wo_t2t", "mobilenet_v1"):
         refused(name, "no such network", name=name, built=build_model(name, img_size=16, num_classes=2))
-    assert set(ROWS) - set(checking.OFFICIAL) == {"t2t_vit_c_14", "t2t_vit_14_wo_t2t"}
+    without = {name for name in set(ROWS) - set(checking.OFFICIAL) if name.startswith("t2t_")}
+    assert without == {"t2t_vit_c_14", "t2t_vit_14_wo_t2t"}
+    assert all(name.startswith("t2t_") for name in checking.OFFICIAL)
 
 
 def test_folders_that_are_no_checkout_are_refused(tmp_path):
     refused(str(tmp_path / "nowhere"), "no such folder", "yitu-opensource/T2T-ViT", directory=tmp_path / "nowhere")
     refused(str(tmp_path), "models/t2t_vit.py is not in it", "yitu-opensource/T2T-ViT", directory=tmp_path)
     refused("models/t2t_vit.py is not in it", directory=DOUBLE / "models")
+    refused("models/t2t_vit_dense.py is not in it", name="t2t_vit_dense", directory=DOUBLE)
 
 
 def test_interpreters_that_do_not_start_are_refused(tmp_path, monkeypatch):
@@ -379,6 +383,11 @@ def test_the_double_agrees_whatever_timm_is_there(tmp_path, monkeypatch):
     (timm / "models" / "registry.py").write_text("def register_model(f):\n    return f\n", encoding="utf-8")
     report = compare_official(network(qk_scale=0.0625), "t2t_vit_7", DOUBLE, python)
     assert report.agrees and report[0].endswith("timm 0.3.4") and "qk_scale=0.0625" in report[0]
+
+
+def test_a_network_of_another_official_module():
+    report = compare_official(network("t2t_vit_14_se"), "t2t_vit_14_se", DOUBLE, torch_python())
+    assert report.agrees, "\n".join(report)
 
 
 @pytest.mark.parametrize(("name", "old", "new", "first"), [

@@ -1,14 +1,19 @@
 """Equality with the official network: reference tensors where they are at hand, a small own reference always."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
 import t2t
-from official_weights import fill, images
+from models import build_model
+from official_weights import fill, images, linear_weights
 
-GOLDEN = ("t2t_vit_7", "t2t_vit_14", "t2t_vit_24", "t2t_vit_t_14", "t2t_vit_14_resnext", "t2t_vit_14_wide")
+GOLDEN = (
+    *("t2t_vit_7", "t2t_vit_14", "t2t_vit_24", "t2t_vit_t_14", "t2t_vit_14_resnext", "t2t_vit_14_wide"),
+    *("t2t_vit_14_se", "t2t_vit_dense", "t2t_vit_16_ghost"),
+)
 OWN = Path(__file__).parent / "golden" / "t2t_vit_7_64px.npz"
 TOLERANCE = 2e-5
 
@@ -45,12 +50,20 @@ def compare(network, reference, x, grad):
     return seen["logits"]
 
 
+def shapes_in_pytorch(network):
+    """dict name -> shape of a parameter in PyTorch's layout."""
+    turned = linear_weights(network)
+    return {n: tuple(p.shape)[:: -1 if n in turned else 1] for n, p in network.named_parameters()}
+
+
 @pytest.mark.parametrize("name", GOLDEN)
 def test_equals_the_official_network(shared_dir, name):
     reference = np.load(shared_dir / "golden" / f"{name}.npz")
-    network = fill(getattr(t2t, name)())
+    network = fill(build_model(name))
     network.eval()
-    assert sorted(n for n, _ in network.named_parameters()) == sorted(reference["param_names"].tolist())
+    assert shapes_in_pytorch(network) == dict(
+        zip(reference["param_names"].tolist(), map(tuple, json.loads(reference["param_shapes"].item())))
+    )
     np.testing.assert_allclose(network.pos_embed[:, :4].numpy(), reference["pos_embed_head"], atol=1e-6, rtol=0)
     compare(network, reference, images(), grad=False)
     logits = compare(network, reference, images(), grad=True)

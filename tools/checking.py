@@ -21,12 +21,15 @@ from paddle import nn
 LIMIT = 2e-5
 TIME_LIMIT = 600
 TORCH_PYTHON = "T2T_TORCH_PYTHON"
-# Name in the registry -> function of the official models/t2t_vit.py.
+# Name in the registry -> function of the official models/t2t_vit.py, or module.function of another one in models/.
 OFFICIAL = {
     **{f"t2t_vit_{size}": f"t2t_vit_{size}" for size in (7, 10, 12, 14, 19, 24, "t_14", "t_19", "t_24")},
     "t2t_vit_14_384": "t2t_vit_14",
     "t2t_vit_14_resnext": "t2t_vit_14_resnext",
     "t2t_vit_14_wide": "t2t_vit_14_wide",
+    "t2t_vit_14_se": "t2t_vit_se.t2t_vit_14_se",
+    "t2t_vit_dense": "t2t_vit_dense.t2t_vit_dense",
+    "t2t_vit_16_ghost": "t2t_vit_ghost.t2t_vit_16_ghost",
 }
 
 
@@ -79,8 +82,9 @@ def compare_official(network, model_name, directory, python=None):
         raise UserError(
             f"model {model_name}: the official code has no such network to compare with; leave the comparison out"
         )
-    if not Path(directory, "models", "t2t_vit.py").is_file():
-        wrong = "models/t2t_vit.py is not in it" if Path(directory).is_dir() else "no such folder"
+    module = f"{OFFICIAL[model_name].rpartition('.')[0] or 't2t_vit'}.py"
+    if not Path(directory, "models", module).is_file():
+        wrong = f"models/{module} is not in it" if Path(directory).is_dir() else "no such folder"
         raise UserError(f"official code {directory}: {wrong}; name a clone of github.com/yitu-opensource/T2T-ViT")
     python = os.path.expanduser(python or os.environ.get(TORCH_PYTHON) or sys.executable)
     images = fixed_images(network.img_size)

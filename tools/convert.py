@@ -6,8 +6,9 @@ chooses .pdparams, .safetensors, or PyTorch's .pth, .pt, .pth.tar. Strict: every
 
 import sys
 
-from engine.arguments import DEFAULT_CONFIG, Parser, add_config, command_line, run_folder_of, short_path
+from engine.arguments import DEFAULT_CONFIG, SPLIT_KEYS, Parser, add_config, command_line, run_folder_of, short_path
 from engine.config import ROOT, load_config
+from engine.schema import ModelConfig
 from errors import UserError, run_command
 from startup import import_paddle
 from weights.messages import misfits, source_lines
@@ -108,6 +109,10 @@ def settings(args, match, config_file, record):
         noted = {"model.qk_scale": record.qk_scale, **{f"data.{key}": record.data[key] for key in DATA_KEYS}}
     file = config_file or config_of(match.name)
     config = load_config(file, args.overrides, record=noted, source=str(args.source))
+    for key in SPLIT_KEYS:
+        if getattr(config.model, key) != getattr(ModelConfig(), key):
+            raise UserError(f"model.{key}={list(getattr(config.model, key))}: only networks with the published soft "
+                            "splits are converted; use the run folder as it is")  # fmt: skip
     for key in ("img_size", "num_classes"):
         if any(word.startswith(f"model.{key}=") for word in args.overrides):
             given, found = getattr(config.model, key), getattr(match, key)

@@ -6,7 +6,7 @@ from engine.arguments import Parser
 from errors import UserError, run_command
 from startup import import_paddle
 
-HEADER = ("name", "paper", "size", "params", "trainable", "MACs", "published", "top-1", "source")
+HEADER = ("name", "paper", "size", "params", "trainable", "MACs", "published", "difference", "top-1", "source")
 
 
 def main(argv=None):
@@ -25,7 +25,11 @@ def main(argv=None):
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
     print("\nparams and MACs are this project's, published the source's. MACs count, for one image, matrix products,")
-    print("those of the attention included, convolutions, and five operations per normalised element.")
+    print("those of the attention included, convolutions, and five operations per element of a LayerNorm. difference:")
+    print("params and MACs against the published ones; up to half of the last digit printed there is rounding.")
+    notes = [f"{name}: {ROWS[name].note}" for name in names if ROWS[name].note]
+    if notes:
+        print("", *notes, sep="\n")
     return 0
 
 
@@ -39,6 +43,7 @@ def cells(row):
         f"{row.trainable:,}",
         f"{row.macs:.3f} G",
         f"{row.published_params} M, {row.published_macs} G",
+        f"{row.params_difference:+.1f} %, {row.macs_difference:+.1f} %",
         f"{row.top1}",
         row.source,
     )

@@ -5,8 +5,9 @@
     python official_stages.py FOLDER CHECKOUT FACTORY OPTIONS
 
 FOLDER/request.npz holds `input` [B, 3, S, S] and the weights under their official names in PyTorch's layout; CHECKOUT
-is a clone of yitu-opensource/T2T-ViT; FACTORY is a function of its models/t2t_vit.py and OPTIONS its keyword arguments
-as JSON. Writes FOLDER/stages.npz: the output of every stage (`stage_names`) and `about`, a line on what ran.
+is a clone of yitu-opensource/T2T-ViT; FACTORY is a function of its models/t2t_vit.py, or module.function of another
+module in its models/, and OPTIONS its keyword arguments as JSON. Writes FOLDER/stages.npz: the output of every stage
+(`stage_names`) and `about`, a line on what ran.
 Any failure ends in a traceback and exit code 1; the caller reads its last line.
 """
 
@@ -33,7 +34,8 @@ def main(folder, checkout, factory, options):
     import torch
 
     about = import_timm()
-    network = getattr(import_official(checkout), factory)(**json.loads(options))
+    module, _, function = factory.rpartition(".")
+    network = getattr(import_official(checkout, module or "t2t_vit"), function)(**json.loads(options))
     with np.load(Path(folder) / "request.npz", allow_pickle=False) as request:
         arrays = {name: torch.from_numpy(request[name]) for name in request.files}
     images = arrays.pop("input")
@@ -63,15 +65,15 @@ def run(network, images):
     return seen
 
 
-def import_official(checkout):
-    """The checkout's module models.t2t_vit.
+def import_official(checkout, module):
+    """The checkout's module models.`module`.
 
     models/__init__.py is passed over: it loads the other networks of the package, whose needs are not ours.
     """
     package = ModuleType("models")
     package.__path__ = [str(Path(checkout) / "models")]
     sys.modules["models"] = package
-    return importlib.import_module("models.t2t_vit")
+    return importlib.import_module(f"models.{module}")
 
 
 def import_timm():

@@ -15,7 +15,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _PR_SET_PDEATHSIG = 1
 
 # Notices that Paddle prints at every start, to everybody: about its own default flags, a compiler cache, one process
-# not being a parallel environment, and more than one thread.
+# not being a parallel environment, and more than one thread; and in every training with BatchNorm.
 _NOISE = ("Modified FLAGS", "FLAGS(name=", "=====", "OMP_NUM_THREADS", "ccache", "warnings.warn(")
 
 
@@ -24,7 +24,8 @@ def import_paddle():
     if "PADDLE_LOCAL_RANK" in os.environ:
         obey_launcher()
     prepare_environment()
-    for text in ("No ccache found", "Currently not a parallel execution environment", "Current global rank"):
+    for text in ("No ccache found", "Currently not a parallel execution environment", "Current global rank",
+                 "When training, we now always track global mean"):  # fmt: skip
         warnings.filterwarnings("ignore", message=f".*{text}")
     with without_noise():
         # First, so that Pillow gets its own zlib: Paddle 2.6 brings one that breaks every PNG for a later Pillow.

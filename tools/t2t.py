@@ -22,6 +22,9 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 TOKENS_TYPES = ("performer", "transformer", "convolution", "patch")
+# The three soft splits of every published model: kernel k, overlap s of neighbouring windows, padding p, in pixels or
+# tokens. The stride is k - s.
+SPLITS = ((7, 3, 2), (3, 1, 1), (3, 1, 1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -174,10 +177,10 @@ class Linear(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """nn.LayerNorm over the last axis with epsilon 1e-5, the official (PyTorch default) value."""
+    """nn.LayerNorm over the last axis; epsilon 1e-5 is the official (PyTorch default) value."""
 
-    def __init__(self, dim):
-        super().__init__(dim, epsilon=1e-5)
+    def __init__(self, dim, epsilon=1e-5):
+        super().__init__(dim, epsilon=epsilon)
 
     def forward(self, x):
         if not (_on_cpu(x) and paddle.is_grad_enabled()):
@@ -251,37 +254,66 @@ class Attention(nn.Layer):
         dim: D, a multiple of num_heads.
         qk_scale: factor of q kᵀ; None means d^-0.5 with d = D / num_heads. Every published accuracy uses None; the
             official factories change it to D^-0.5 when called with pretrained=True, which spoils released weights.
+
+    A variant overrides `project_in` or `project_out`.
     """
 
     def __init__(self, dim, num_heads, qk_scale=None, attn_drop_rate=0.0, drop_rate=0.0):
         super().__init__()
         self.num_heads = num_heads
         self.scale = qk_scale or (dim // num_heads) ** -0.5
-        self.qkv = Linear(dim, 3 * dim, bias=False)
-        self.proj = Linear(dim, dim)
+        self.build_projections(dim)
         self.attn_drop = Dropout(attn_drop_rate)
         self.proj_drop = Dropout(drop_rate)
+
+    def build_projections(self, dim):
+        """Add the layers of `project_in` and `project_out`."""
+        self.qkv = Linear(dim, 3 * dim, bias=False)
+        self.proj = Linear(dim, dim)
+
+    def project_in(self, x):
+        """x [B, N, D] -> q, k, v, each [B, N, D]."""
+        return self.qkv.parts(x, 3)
+
+    def project_out(self, y):
+        """The heads' joined output [B, N, D] -> [B, N, D]."""
+        return self.proj(y)
 
     def forward(self, x):
         _, N, D = x.shape
         q, k, v = (
             part.reshape([-1, N, self.num_heads, D // self.num_heads]).transpose([0, 2, 1, 3])
-            for part in self.qkv.parts(x, 3)
+            for part in self.project_in(x)
         )
         y = _attend(q, k, v, self.scale, self.attn_drop).transpose([0, 2, 1, 3]).reshape([-1, N, D])
-        return self.proj_drop(self.proj(y))
+        return self.proj_drop(self.project_out(y))
 
 
 class Block(nn.Layer):
-    """Pre-norm transformer block of the backbone, x [B, N, D] -> [B, N, D] (paper, equation 4)."""
+    """Pre-norm transformer block of the backbone, x [B, N, D] -> [B, N, D] (paper, equation 4).
 
-    def __init__(self, dim, num_heads, mlp_ratio, qk_scale=None, drop_rate=0.0, attn_drop_rate=0.0, drop_path=0.0):
+    attention, mlp, norm: classes of its layers, called as Attention, Mlp and LayerNorm are here.
+    """
+
+    def __init__(
+        self,
+        dim,
+        num_heads,
+        mlp_ratio,
+        qk_scale=None,
+        drop_rate=0.0,
+        attn_drop_rate=0.0,
+        drop_path=0.0,
+        attention=Attention,
+        mlp=Mlp,
+        norm=LayerNorm,
+    ):
         super().__init__()
-        self.norm1 = LayerNorm(dim)
-        self.attn = Attention(dim, num_heads, qk_scale, attn_drop_rate, drop_rate)
+        self.norm1 = norm(dim)
+        self.attn = attention(dim, num_heads, qk_scale, attn_drop_rate, drop_rate)
         self.drop_path = DropPath(drop_path)
-        self.norm2 = LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop_rate)
+        self.norm2 = norm(dim)
+        self.mlp = mlp(dim, int(dim * mlp_ratio), drop_rate)
 
     def forward(self, x):
         x = x + self.drop_path(self.attn(self.norm1(x)))
@@ -371,29 +403,65 @@ def soft_split(x, kernel_size, stride, padding):
     return F.unfold(x, kernel_size, strides=stride, paddings=padding).transpose([0, 2, 1])
 
 
+def token_length(height, width, kernel, overlap, padding):
+    """Number of tokens that a soft split makes of height x width, and their rows and columns (paper, equation 3).
+
+    l_o = floor((height + 2p - k) / (k - s) + 1) x floor((width + 2p - k) / (k - s) + 1)
+
+    Raises ValueError for what is no split: a kernel below 1, an overlap below 0 or not below the kernel, a padding
+    below 0 or not below the kernel (windows of nothing but padding), a window larger than the padded image.
+    """
+    text = f"kernel={kernel}, overlap={overlap}, padding={padding}"
+    if not (0 <= overlap < kernel and 0 <= padding < kernel):
+        raise ValueError(f"{text}: overlap and padding must be at least 0 and below the kernel")
+    if min(height, width) + 2 * padding < kernel:
+        raise ValueError(f"{text}: the window is larger than {height}x{width} with its padding; take a smaller kernel")
+    rows, columns = ((side + 2 * padding - kernel) // (kernel - overlap) + 1 for side in (height, width))
+    return rows * columns, rows, columns
+
+
+def grid_sides(img_size, splits=SPLITS):
+    """Sides of the square token grids after each of the soft splits, such as [56, 28, 14] for 224 pixels.
+
+    splits: (kernel, overlap, padding) of each. Raises ValueError as token_length does, naming the split.
+    """
+    sides = []
+    for number, split in enumerate(splits, 1):
+        try:
+            sides.append(token_length(*[sides[-1] if sides else img_size] * 2, *split)[1])
+        except ValueError as error:
+            raise ValueError(f"soft split {number} of img_size={img_size}: {error}") from error
+    return sides
+
+
 class T2TModule(nn.Layer):
     """Images [B, in_chans, S, S] -> tokens [B, N, embed_dim], N = (S/16)^2 (paper, section 3.1).
 
     tokens_type: "performer" and "transformer" re-structure twice between three soft splits (7/4, 3/2, 3/2);
     "convolution" is the ablation T2T_c with three convolutions of the same kernels, strides and nothing between them;
     "patch" is the ablation without T2T: one hard 16x16 split and a linear projection, as in ViT.
+    splits: kernel, overlap and padding of the three; with others than SPLITS, N is the square of grid_sides' last.
     """
 
-    def __init__(self, img_size, tokens_type, in_chans, embed_dim, token_dim):
+    def __init__(self, img_size, tokens_type, in_chans, embed_dim, token_dim, splits=SPLITS):
         super().__init__()
         self.tokens_type = tokens_type
-        self.num_patches = (img_size // 16) ** 2
+        # Kernel, stride and padding of each.
+        self.splits = [(kernel, kernel - overlap, padding) for kernel, overlap, padding in splits]
+        self.sides = [img_size // 16] if tokens_type == "patch" else grid_sides(img_size, splits)
+        self.num_patches = self.sides[-1] ** 2
+        areas = [kernel**2 for kernel, _, _ in splits]
         if tokens_type == "convolution":
-            self.soft_split0 = _convolution(in_chans, token_dim, 7, 4, 2)
-            self.soft_split1 = _convolution(token_dim, token_dim, 3, 2, 1)
-            self.project = _convolution(token_dim, embed_dim, 3, 2, 1)
+            self.soft_split0 = _convolution(in_chans, token_dim, *self.splits[0])
+            self.soft_split1 = _convolution(token_dim, token_dim, *self.splits[1])
+            self.project = _convolution(token_dim, embed_dim, *self.splits[2])
         elif tokens_type == "patch":
             self.project = Linear(in_chans * 16 * 16, embed_dim)
         else:
             attention = TokenPerformer if tokens_type == "performer" else TokenTransformer
-            self.attention1 = attention(in_chans * 7 * 7, token_dim)
-            self.attention2 = attention(token_dim * 3 * 3, token_dim)
-            self.project = Linear(token_dim * 3 * 3, embed_dim)
+            self.attention1 = attention(in_chans * areas[0], token_dim)
+            self.attention2 = attention(token_dim * areas[1], token_dim)
+            self.project = Linear(token_dim * areas[2], embed_dim)
 
     def forward(self, x):
         if self.tokens_type == "convolution":
@@ -401,10 +469,10 @@ class T2TModule(nn.Layer):
             return x.flatten(2).transpose([0, 2, 1])
         if self.tokens_type == "patch":
             return self.project(soft_split(x, 16, 16, 0))
-        side = x.shape[2] // 4
-        x = self.attention1(soft_split(x, 7, 4, 2))
-        x = self.attention2(soft_split(self._restructure(x, side), 3, 2, 1))
-        return self.project(soft_split(self._restructure(x, side // 2), 3, 2, 1))
+        first, second, third = self.splits
+        x = self.attention1(soft_split(x, *first))
+        x = self.attention2(soft_split(self._restructure(x, self.sides[0]), *second))
+        return self.project(soft_split(self._restructure(x, self.sides[1]), *third))
 
     @staticmethod
     def _restructure(x, side):
@@ -427,6 +495,27 @@ def sinusoid_table(length, dim):
     return table[None].astype("float32")
 
 
+def fixed_positions(length, dim):
+    """ParamAttr of the position table that is never trained."""
+    return paddle.ParamAttr(initializer=nn.initializer.Assign(sinusoid_table(length, dim)), trainable=False)
+
+
+def drop_path_rates(drop_path_rate, depth):
+    """Linear rule: Python floats 0 ... drop_path_rate for blocks 0 ... depth - 1."""
+    return [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
+
+
+def uniform_blocks(
+    dim, depth, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, drop_path_rate, block=Block
+):
+    """`depth` layers of `block` ([B, N, dim] -> [B, N, dim]) and the channels after the last one."""
+    layers = [
+        block(dim, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, rate)
+        for rate in drop_path_rates(drop_path_rate, depth)
+    ]
+    return layers, dim
+
+
 class T2TViT(nn.Layer):
     """T2T-ViT: images [B, in_chans, S, S] float32 -> logits [B, num_classes].
 
@@ -440,10 +529,15 @@ class T2TViT(nn.Layer):
         drop_rate, attn_drop_rate, drop_path_rate: in [0, 1); drop path grows linearly from 0 in the first block to
             drop_path_rate in the last. The performer's own dropout of 0.1 does not depend on them.
         token_dim: channels inside the T2T module, 64 in every published model.
+        splits: ((kernel, overlap, padding), ...) of the three soft splits, see T2TModule; any but SPLITS is a network
+            of its own, and img_size may then be any that grid_sides takes.
+        positions, blocks, norm: what models/ puts in place of the fixed position table (called with length and width,
+            gives a ParamAttr), of the uniform blocks (see uniform_blocks) and of the last LayerNorm.
 
     Raises:
         ValueError: a size that is not a multiple of 16, an unknown tokens_type, a rate out of range, heads that do
-            not divide embed_dim; in `forward`, images of another size than img_size.
+            not divide embed_dim, splits that the image size does not allow; in `forward`, images of another size than
+            img_size.
     """
 
     def __init__(
@@ -461,30 +555,32 @@ class T2TViT(nn.Layer):
         attn_drop_rate=0.0,
         drop_path_rate=0.0,
         token_dim=64,
+        splits=SPLITS,
+        positions=fixed_positions,
+        blocks=uniform_blocks,
+        norm=LayerNorm,
     ):
         super().__init__()
-        _check_arguments(img_size, tokens_type, embed_dim, num_heads)
+        splits = tuple(map(tuple, splits))
+        _check_arguments(img_size, tokens_type, embed_dim, num_heads, splits)
         _check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate, drop_path_rate=drop_path_rate)
         self.img_size, self.num_classes, self.embed_dim = img_size, num_classes, embed_dim
-        self.tokens_to_token = T2TModule(img_size, tokens_type, in_chans, embed_dim, token_dim)
+        self.tokens_to_token = T2TModule(img_size, tokens_type, in_chans, embed_dim, token_dim, splits)
         num_tokens = self.tokens_to_token.num_patches + 1
         self.cls_token = self.create_parameter(
             [1, 1, embed_dim], attr=paddle.ParamAttr(initializer=nn.initializer.Normal(0.0, 0.02))
         )
-        table = nn.initializer.Assign(sinusoid_table(num_tokens, embed_dim))
-        self.pos_embed = self.create_parameter(
-            [1, num_tokens, embed_dim], attr=paddle.ParamAttr(initializer=table, trainable=False)
-        )
+        self.pos_embed = self.create_parameter([1, num_tokens, embed_dim], attr=positions(num_tokens, embed_dim))
         self.pos_drop = Dropout(drop_rate)
-        self.blocks = nn.LayerList(
-            Block(embed_dim, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, rate)
-            for rate in drop_path_rates(drop_path_rate, depth)
+        layers, self.num_features = blocks(
+            embed_dim, depth, num_heads, mlp_ratio, qk_scale, drop_rate, attn_drop_rate, drop_path_rate
         )
-        self.norm = LayerNorm(embed_dim)
-        self.head = Linear(embed_dim, num_classes) if num_classes > 0 else nn.Identity()
+        self.blocks = nn.LayerList(layers)
+        self.norm = norm(self.num_features)
+        self.head = Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def forward_features(self, x):
-        """Images [B, in_chans, S, S] -> normalised class token [B, embed_dim]."""
+        """Images [B, in_chans, S, S] -> normalised class token [B, num_features]."""
         return _packed_transposes(self._features, x) if _on_cpu(x) else self._features(x)
 
     def _features(self, x):
@@ -504,18 +600,18 @@ class T2TViT(nn.Layer):
         return self.head(self.forward_features(x))
 
 
-def drop_path_rates(drop_path_rate, depth):
-    """Linear rule: Python floats 0 ... drop_path_rate for blocks 0 ... depth - 1."""
-    return [drop_path_rate * i / max(depth - 1, 1) for i in range(depth)]
-
-
-def _check_arguments(img_size, tokens_type, embed_dim, num_heads):
-    if not isinstance(img_size, int) or img_size <= 0 or img_size % 16:
+def _check_arguments(img_size, tokens_type, embed_dim, num_heads, splits):
+    whole = isinstance(img_size, int) and img_size > 0
+    if not whole or splits == SPLITS and img_size % 16:
         raise ValueError(
             f"img_size={img_size}: T2T-ViT takes square images of a multiple of 16 pixels: 16, 32, 64, 224, 384 ..."
         )
     if tokens_type not in TOKENS_TYPES:
         raise ValueError(f"tokens_type={tokens_type!r}: must be one of {', '.join(TOKENS_TYPES)}")
+    if splits != SPLITS and tokens_type == "patch":
+        raise ValueError(f"splits={splits}: this network has no soft splits; leave them out")
+    if len(splits) != 3 or any(len(split) != 3 for split in splits):
+        raise ValueError(f"splits={splits}: must be three times kernel, overlap and padding")
     if embed_dim % num_heads:
         raise ValueError(f"embed_dim={embed_dim}: must be a multiple of num_heads={num_heads}")
 

@@ -111,15 +111,15 @@ def _facts(config, config_file, device, network, train, val):
     from engine.distributed import world_size
     from engine.optim import decay_split
     from engine.rates import Rates
+    from models.macs import count_parameters
 
     recipe = config.train
-    count = sum(p.size for p in network.parameters())
-    trainable = sum(p.size for p in network.parameters() if not p.stop_gradient)
+    count, trainable = count_parameters(network)
     decayed, undecayed = decay_split(network, recipe.decayed)
     yield f"config: {short_path(config_file)}; run folder: {config.output}; Paddle {paddle.__version__}"
     yield device
     yield (f"model: {config.model.name} at {config.model.img_size} px, {config.model.num_classes} classes, "
-           f"{int(count):,} parameters ({int(trainable):,} trained: {len(decayed)} tensors with weight decay, "
+           f"{count:,} parameters ({trainable:,} trained: {len(decayed)} tensors with weight decay, "
            f"{len(undecayed)} without)")
     if recipe.freeze:
         frozen, names = sum(p.stop_gradient for p in network.parameters()), ",".join(recipe.freeze)

@@ -15,7 +15,7 @@ from data.loader import build_loader
 from data.mixing import Mixing
 from data.transforms import EvalTransform, PaddedCropTransform, TrainTransform
 from engine import distributed
-from engine.arguments import known_settings, run_folder_of
+from engine.arguments import SPLIT_KEYS, known_settings, run_folder_of
 from engine.config import load_config, project_path
 from engine.ema import Ema
 from engine.optim import build_optimizer, freeze
@@ -61,6 +61,7 @@ def build_network(config):
         attn_drop_rate=model.attn_drop_rate,
         drop_path_rate=model.drop_path,
         qk_scale=model.qk_scale,
+        splits=tuple(zip(model.split_kernels, model.split_overlaps, model.split_paddings)),
     )
 
 
@@ -142,6 +143,11 @@ def check_model(config, weights):
             f"model.qk_scale={config.model.qk_scale}: the weights {weights} go with {scale}; "
             f"set model.qk_scale={'null' if scale is None else scale}"
         )
+    for key in SPLIT_KEYS:
+        values = getattr(config.model, key), known[f"model.{key}"]
+        here, there = (str(list(value)).replace(" ", "") for value in values)
+        if here != there:
+            raise UserError(f"model.{key}={here}: the weights {weights} go with {there}; set model.{key}={there}")
 
 
 def data_notes(config, weights):

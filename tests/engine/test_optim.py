@@ -48,15 +48,16 @@ def test_split_of_a_small_network():
     assert all(len(shapes[name]) > 1 for name in decayed)
 
 
-def test_class_token_and_biases_of_any_shape_are_not_decayed():
+def test_class_token_positions_and_biases_of_any_shape_are_not_decayed():
     class Inner(nn.Layer):
         def __init__(self):
             super().__init__()
             self.cls_token = self.create_parameter([1, 1, 4])
+            self.pos_embed = self.create_parameter([1, 2, 4])
             self.bias = self.create_parameter([2, 2])
             self.token = self.create_parameter([1, 1, 4])
 
-    assert decay_split(nn.Sequential(Inner())) == (["0.token"], ["0.cls_token", "0.bias"])
+    assert decay_split(nn.Sequential(Inner())) == (["0.token"], ["0.cls_token", "0.pos_embed", "0.bias"])
 
 
 def test_frozen_parameters_are_absent():

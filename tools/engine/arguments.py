@@ -108,6 +108,8 @@ def starting_point(config):
     return complete(config, None, "train.init", leave="model.num_classes"), None
 
 
+# Of the section model; they leave no trace in the names of the tensors.
+SPLIT_KEYS = ("split_kernels", "split_overlaps", "split_paddings")
 # Keys that may be null, and whether there is no going on where nothing tells their value.
 _NULLABLE = {
     "model.name": True, "model.num_classes": True, "model.img_size": False, "data.mean": False, "data.std": False,
@@ -153,10 +155,13 @@ def known_settings(weights):
     if record:
         data = {name: tuple(value) if isinstance(value, list) else value for name, value in record.data.items()}
         model = {name: getattr(record, name) for name in ("img_size", "num_classes", "qk_scale")}
-        return _full_keys({"name": record.model, **model}, data)
+        # Only networks with the published splits are converted.
+        splits = {name: KEYS[f"model.{name}"].default for name in SPLIT_KEYS}
+        return _full_keys({"name": record.model, **model, **splits}, data)
     if run:
         config = load_config(run / "config.yaml")
-        model = {name: getattr(config.model, name) for name in ("name", "img_size", "num_classes", "qk_scale")}
+        names = ("name", "img_size", "num_classes", "qk_scale", *SPLIT_KEYS)
+        model = {name: getattr(config.model, name) for name in names}
         return _full_keys(model, {name: getattr(config.data, name) for name in DATA_KEYS})
     return {}
 

@@ -48,14 +48,15 @@ def _nearest(pattern, names):
 def decay_split(model, decayed="matrices"):
     """Structured names of trainable parameters as (decayed, undecayed).
 
-    decayed: "matrices" leaves out one-dimensional tensors (biases, LayerNorm) and the class token, as the official
-    pre-training does; "all" leaves out none, as the official fine-tuning does. Frozen tensors are in neither list.
+    decayed: "matrices" leaves out one-dimensional tensors (biases, LayerNorm, BatchNorm), the class token, as the
+    official pre-training does, and position tables that are trained, as is done for ViT; "all" leaves out none, as the
+    official fine-tuning does. Frozen tensors are in neither list.
     """
     with_decay, without = [], []
     for name, parameter in model.named_parameters():
         if parameter.stop_gradient:
             continue
-        plain = parameter.ndim <= 1 or name.endswith(".bias") or name.rpartition(".")[2] == "cls_token"
+        plain = parameter.ndim <= 1 or name.endswith(".bias") or name.rpartition(".")[2] in ("cls_token", "pos_embed")
         (without if plain and decayed == "matrices" else with_decay).append(name)
     return with_decay, without
 

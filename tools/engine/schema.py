@@ -50,7 +50,8 @@ class ModelConfig:
     """The network. `name` is a row of the model registry, `img_size` the side of its square input in pixels.
 
     In a training, `name` and `img_size` null mean those of train.init, and `num_classes` null as many as
-    data.train_dir has; the run's config.yaml then holds what was found.
+    data.train_dir has; the run's config.yaml then holds what was found. `split_*` are kernel, overlap and padding of
+    the three soft splits; with others than these the network is one of its own.
     """
 
     name: Optional[str] = _key("t2t_vit_7")
@@ -60,6 +61,9 @@ class ModelConfig:
     attn_drop_rate: float = _key(0.0, DROP_RATE)
     drop_path: float = _key(0.1, DROP_RATE)
     qk_scale: Optional[float] = _key(None, POSITIVE)
+    split_kernels: tuple[int, int, int] = _key((7, 3, 3), Range(1, 64))
+    split_overlaps: tuple[int, int, int] = _key((3, 1, 1), Range(0, 63))
+    split_paddings: tuple[int, int, int] = _key((2, 1, 1), Range(0, 63))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from engine.schema import build
 
 # Settings that the saved tensors depend on; anything else may change between the parts of a run.
 _FIXED = {
-    "model.name", "model.img_size", "model.num_classes", "model.qk_scale", "train.optimizer", "train.freeze",
+    "model.name", "model.img_size", "model.num_classes", "model.qk_scale", "model.split_kernels",
+    "model.split_overlaps", "model.split_paddings", "train.optimizer", "train.freeze",
     # Not read again, but config.yaml would tell of an origin that the run does not have.
     "train.init",
 }  # fmt: skip

@@ -19,6 +19,7 @@ def list_models(pattern="*"):
 def build_model(name, **kwargs):
     """Build the network `name` with keyword arguments of t2t.T2TViT (img_size defaults to the published one).
 
+    The convolutional networks take those that models.cnn.CNN lists.
     Raises UserError for an unknown name (with the nearest one) and for arguments that the network refuses.
     """
     if name not in ROWS:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 import paddle
 
+from models.macs import is_statistic
 from models.registry import ROWS
 
 PADDLE, PYTORCH = "Paddle", "PyTorch"
@@ -127,15 +128,21 @@ def _preference(name, img_size, hint):
 def _excess(name, shapes):
     """Parameters of `shapes` less those of a row, both without head and position table."""
     row, classes, width = ROWS[name], _classes(shapes), _width(shapes)
-    head_width = math.prod(shapes["head.weight"]) // classes if "head.weight" in shapes else width
-    found = sum(math.prod(shapes[key]) for key in shapes if not key.startswith("head.") and key != "pos_embed")
+    # The head of a dense network is wider than its class token.
+    last = _width(shapes, ("norm.weight", "cls_token"))
+    head_width = math.prod(shapes["head.weight"]) // classes if "head.weight" in shapes else last
+    found = sum(
+        math.prod(shape)
+        for key, shape in shapes.items()
+        if not (key.startswith("head.") or key == "pos_embed" or is_statistic(key))
+    )
     expected = row.params - 1000 * (head_width + 1) - ((row.img_size // 16) ** 2 + 1) * width
     return found - expected
 
 
-def _width(shapes):
-    """Channels of the tokens, 0 where no tensor tells."""
-    shape = next((shapes[name] for name in ("cls_token", "pos_embed", "norm.weight") if shapes.get(name)), (0,))
+def _width(shapes, tensors=("cls_token", "pos_embed", "norm.weight")):
+    """Channels of the tokens by the first of `tensors` that is there, 0 where none is."""
+    shape = next((shapes[name] for name in tensors if shapes.get(name)), (0,))
     return shape[-1]
 
 

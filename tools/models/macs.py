@@ -1,4 +1,4 @@
-"""Multiply-adds of one forward pass, by a rule that gives the published figures."""
+"""Parameters, and multiply-adds of one forward pass, by rules that give the published figures."""
 
 from contextlib import ExitStack
 from unittest import mock
@@ -9,12 +9,28 @@ import t2t
 from paddle import nn
 
 
+def is_statistic(name):
+    """Whether a tensor's structured name is that of a running mean or variance of BatchNorm.
+
+    Paddle lists them among the parameters, as tensors that are not trained; published counts leave them out.
+    """
+    return name.rpartition(".")[2] in ("_mean", "_variance")
+
+
+def count_parameters(model):
+    """(all, trainable) elements of the parameters of `model`, without statistics. LazyGuard suffices to build it."""
+    sizes = [
+        (int(np.prod(p.shape)), not p.stop_gradient) for name, p in model.named_parameters() if not is_statistic(name)
+    ]
+    return sum(size for size, _ in sizes), sum(size for size, trainable in sizes if trainable)
+
+
 def count_macs(model, img_size, in_chans=3):
     """MACs of one image [1, in_chans, img_size, img_size] through `model`, a whole number.
 
     Matrix products (those of the attention too) and convolutions count their multiply-adds and a LayerNorm five per
-    element, as fvcore does; other operations count nothing. The paper's and the official README's figures come out of
-    this rule. Counters that look at Linear layers alone give 10 to 20 % less.
+    element, as fvcore does; other operations, BatchNorm among them, count nothing. The paper's and the official
+    README's figures come out of this rule. Counters that look at Linear layers alone give 10 to 20 % less.
     The products are seen as they happen, so a new network needs no formula of its own.
     """
     total = [0]
