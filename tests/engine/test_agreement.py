@@ -5,10 +5,12 @@ import paddle
 import pytest
 from data.batches import Batch
 from engine import agreement, distributed, loop
-from engine.agreement import check_agreement
+from engine.agreement import check_agreement, share_statistics
 from engine.distributed import check_same
+from engine.ema import Ema
 from engine_fakes import ArrayBatches, ListLog, make_config, make_trainer, pictures
 from errors import UserError
+from paddle import nn
 
 
 @pytest.fixture
@@ -135,3 +137,27 @@ def test_a_batch_that_nobody_could_decode(two, tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "gather_rows", gather)
     with pytest.raises(UserError, match=r"^/images/7\.png: a whole batch of images .* in epoch 1, step 2$"):
         trainer._train_epoch(0, 0.0)
+
+
+# ---------------------------------------------------------------- running statistics
+
+
+def test_running_statistics_are_those_of_the_first_process(two, monkeypatch):
+    network = nn.Sequential(nn.Conv2D(3, 4, 3), nn.BatchNorm2D(4))
+    ema = Ema(network, 0.9, False)
+    before = [{name: tensor.numpy() for name, tensor in part.state_dict().items()} for part in (network, ema)]
+    monkeypatch.setattr(distributed.dist, "broadcast", lambda tensor, source: tensor.set_value(tensor + 5))
+    share_statistics(network, ema)
+    for part, old in zip((network, ema), before):
+        changed = {name for name, tensor in part.state_dict().items() if (tensor.numpy() != old[name]).any()}
+        assert changed == {"1._mean", "1._variance"}
+        assert part.state_dict()["1._mean"].numpy().tolist() == [5.0] * 4
+
+
+def test_they_are_shared_before_each_evaluation(tmp_path, monkeypatch):
+    order = []
+    real = loop.evaluate
+    monkeypatch.setattr(loop, "share_statistics", lambda network, ema: order.append(ema is not None))
+    monkeypatch.setattr(loop, "evaluate", lambda *args, **more: order.append("evaluate") or real(*args, **more))
+    trainer_of(tmp_path, steps=2, train__epochs=1).fit()
+    assert order == [True, "evaluate", "evaluate"]

@@ -1,4 +1,4 @@
-"""Whether all processes begin a training alike, asked before its first step."""
+"""That all processes hold the same: asked before the first step of a training, and brought about for evaluations."""
 
 import numpy as np
 from errors import UserError
@@ -29,3 +29,15 @@ def check_agreement(trainer):
         {**trainer.tensors(), **held},
         f"start all machines with the same code and weights, and with the run folder output={output} on a shared disk",
     )
+
+
+def share_statistics(network, ema):
+    """Give all processes the first one's running statistics, and its averages of them; ema: engine.ema.Ema or None.
+
+    BatchNorm collects them in each process from its own images, but an evaluation has one network. They are tensors
+    that no gradient changes; the others of these are the same everywhere.
+    """
+    collected = [name for name, tensor in network.state_dict().items() if tensor.stop_gradient]
+    for holder in (network, *((ema,) if ema else ())):
+        state = holder.state_dict()
+        distributed.broadcast({name: state[name] for name in collected})

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 
 from engine import checkpoint, distributed
-from engine.agreement import check_agreement
+from engine.agreement import check_agreement, share_statistics
 from engine.evaluate import evaluate
 from engine.interrupt import Interrupt, Stopped
 from engine.loss import smoothed_cross_entropy, soft_cross_entropy
@@ -221,6 +221,7 @@ class Trainer:
                 raise NonFiniteLoss(f"{name} is not finite after {place}; {REMEDY}")
 
     def _validate(self, epoch, meter):
+        share_statistics(self.network, self.ema)
         results = {"raw": self._evaluate(epoch, meter, contextlib.nullcontext())}
         if self.ema:
             results["ema"] = self._evaluate(epoch, meter, self.ema.swapped())
