@@ -14,6 +14,8 @@ TROUBLE_LINE = re.compile(rf"Traceback \(most recent|terminate called|-{{20,}}$|
 _STOPPED_LINE = re.compile(r"stopped( by |;)")
 _CRASH = re.compile(r"^(Traceback \(most recent|terminate called|FatalError)", re.M)
 _ECHO = re.compile(r"gloo|by peer|connection (reset|closed|refused)|broken pipe|tcp_?store|socket|nccl", re.I)
+# As engine.meeting words it.
+_GONE = re.compile(r"process \d+ has ended; its log tells why")
 # Of a log, what is read in search of these, and of a report, what is shown.
 _TAIL_BYTES, _SHOWN_LINES = 1 << 16, 30
 
@@ -54,6 +56,9 @@ class Worker:
             return SILENT, []
         python = text.rfind("\nTraceback (most recent") + 1
         report = text[python or found[0]:]
+        gone = _GONE.search(report)
+        if gone:
+            return ECHO, [gone[0]]
         return (ECHO if _ECHO.search(report) else CRASH), report.splitlines()[-_SHOWN_LINES:]
 
 
