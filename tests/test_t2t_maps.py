@@ -41,8 +41,8 @@ def test_values_are_the_tokens_row_by_row(tokens_type):
         maps = {stride: grid.numpy() for stride, grid in network.forward_features(x, maps=True).items()}
         seen[16] = network.norm(paddle.to_tensor(seen[16])).numpy()[:, 1:]
         if tokens_type == "convolution":
-            first = module.soft_split0(x)
-            seen[4], seen[8] = (out.flatten(2).transpose([0, 2, 1]).numpy() for out in (first, module.soft_split1(first)))
+            out = [module.soft_split0(x), module.soft_split1(module.soft_split0(x))]
+            seen[4], seen[8] = (maps.flatten(2).transpose([0, 2, 1]).numpy() for maps in out)
     for stride, tokens in seen.items():
         side = 32 // stride
         for row in range(side):
