@@ -11,6 +11,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 import data  # noqa: E402, F401  tests/data would take this name otherwise
 import engine  # noqa: E402, F401
+import pictures  # noqa: E402, F401
 import weights  # noqa: E402, F401
 from startup import import_paddle  # noqa: E402
 

@@ -9,21 +9,23 @@ from pathlib import Path
 import pytest
 
 OWN = {"t2t", "models", "data", "engine", "wiring", "errors", "startup", "train", "val", "predict", "bench", "convert",
-       "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure"}  # fmt: skip
+       "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure",
+       "visualize", "pictures"}  # fmt: skip
 PARTS = {"t2t", "models", "data", "weights", "engine", "wiring", "errors", "startup", "checking",
-         "launching", "measure"}  # fmt: skip
+         "launching", "measure", "pictures"}  # fmt: skip
 # Folder or module -> modules of the project that it may import. Whatever is not listed is a command.
 ALLOWED = {
     "t2t": set(),
     "errors": set(),
     "startup": set(),
     "models": {"t2t", "models", "errors"},
+    "pictures": {"t2t", "pictures", "errors"},
     # Of weights only the reader of pickles, which CIFAR's python version consists of; see the test below.
     "data": {"data", "weights", "errors"},
     "weights": {"weights", "errors"},
     "engine": {"engine", "weights", "errors", "startup"},
     "measure": set(),
-    "wiring": PARTS - {"t2t", "checking", "launching", "measure"},
+    "wiring": PARTS - {"t2t", "checking", "launching", "measure", "pictures"},
     "launching": {"launching", "errors", "startup"},
     "checking": {"official_stages", "errors"},
     # A program for a Python without Paddle, started by checking in a process of its own.

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from engine.arguments import Parser, add_weights, settle
+from engine.arguments import Parser, add_weights, settle, words_and_settings
 from errors import UserError, run_command
 from startup import import_paddle
 
@@ -26,8 +26,7 @@ def parse(argv):
     parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes to show for each image (default: 5)")
     parser.add_argument("--json", action="store_true", help="one JSON object per image instead of text")
     args = parser.parse_args(argv)
-    args.overrides = [word for word in args.images if _is_setting(word)]
-    args.images = [word for word in args.images if not _is_setting(word)]
+    args.images, args.overrides = words_and_settings(args.images)
     if not args.images:
         parser.error("no image given")
     if args.topk < 1:
@@ -117,11 +116,6 @@ def show(file, ids, scores, table, *, as_json):
     for row in rows:
         label = "  ".join(row[key] for key in ("wnid", "name") if key in row)
         print(f"  {row['class_id']:>4}  {row['score']:.4f}  {label}".rstrip())
-
-
-def _is_setting(word):
-    key, equals, _ = word.partition("=")
-    return bool(equals) and not Path(word).exists() and key.replace(".", "").replace("_", "").isalnum()
 
 
 if __name__ == "__main__":

@@ -434,6 +434,11 @@ def grid_sides(img_size, splits=SPLITS):
     return sides
 
 
+def _restructure(x, side):
+    """Tokens, row by row, back to an image: [B, side * side, C] -> [B, C, side, side] (paper, equation 1)."""
+    return x.transpose([0, 2, 1]).reshape([-1, x.shape[2], side, side])
+
+
 class T2TModule(nn.Layer):
     """Images [B, in_chans, S, S] -> tokens [B, N, embed_dim], N = (S/16)^2 (paper, section 3.1).
 
@@ -450,6 +455,9 @@ class T2TModule(nn.Layer):
         self.splits = [(kernel, kernel - overlap, padding) for kernel, overlap, padding in splits]
         self.sides = [img_size // 16] if tokens_type == "patch" else grid_sides(img_size, splits)
         self.num_patches = self.sides[-1] ** 2
+        # Pixels from one token of each grid to the next: 4, 8, 16.
+        first, second, third = (stride for _, stride, _ in self.splits)
+        self.strides = [16] if tokens_type == "patch" else [first, first * second, first * second * third]
         areas = [kernel**2 for kernel, _, _ in splits]
         if tokens_type == "convolution":
             self.soft_split0 = _convolution(in_chans, token_dim, *self.splits[0])
@@ -464,20 +472,23 @@ class T2TModule(nn.Layer):
             self.project = Linear(token_dim * areas[2], embed_dim)
 
     def forward(self, x):
-        if self.tokens_type == "convolution":
-            x = self.project(self.soft_split1(self.soft_split0(x)))
-            return x.flatten(2).transpose([0, 2, 1])
-        if self.tokens_type == "patch":
-            return self.project(soft_split(x, 16, 16, 0))
-        first, second, third = self.splits
-        x = self.attention1(soft_split(x, *first))
-        x = self.attention2(soft_split(self._restructure(x, self.sides[0]), *second))
-        return self.project(soft_split(self._restructure(x, self.sides[1]), *third))
+        return self.stages(x)[1]
 
-    @staticmethod
-    def _restructure(x, side):
-        # tokens [B, T, C] back to an image [B, C, side, side] (paper, equation 1)
-        return x.transpose([0, 2, 1]).reshape([-1, x.shape[2], side, side])
+    def stages(self, x):
+        """(maps between the splits, tokens): a tuple of [B, token_dim, S/4, S/4] and [.., S/8, S/8], and [B, N, D].
+
+        "patch" has one split and therefore no maps, (). Other splits have other sides, see grid_sides.
+        """
+        if self.tokens_type == "convolution":
+            x4 = self.soft_split0(x)
+            x8 = self.soft_split1(x4)
+            return (x4, x8), self.project(x8).flatten(2).transpose([0, 2, 1])
+        if self.tokens_type == "patch":
+            return (), self.project(soft_split(x, 16, 16, 0))
+        first, second, third = self.splits
+        x4 = _restructure(self.attention1(soft_split(x, *first)), self.sides[0])
+        x8 = _restructure(self.attention2(soft_split(x4, *second)), self.sides[1])
+        return (x4, x8), self.project(soft_split(x8, *third))
 
 
 def _convolution(in_chans, out_chans, kernel_size, stride, padding):
@@ -579,22 +590,37 @@ class T2TViT(nn.Layer):
         self.norm = norm(self.num_features)
         self.head = Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
-    def forward_features(self, x):
-        """Images [B, in_chans, S, S] -> normalised class token [B, num_features]."""
-        return _packed_transposes(self._features, x) if _on_cpu(x) else self._features(x)
+    def forward_features(self, x, maps=False):
+        """Images [B, in_chans, S, S] -> normalised class token [B, num_features].
 
-    def _features(self, x):
+        With maps=True feature maps for heads of detection and segmentation instead, as a dict with the strides 4, 8
+        and 16 as keys: the restructured tokens of the T2T module, {4: [B, token_dim, S/4, S/4], 8: [B, token_dim, S/8,
+        S/8]} (not for tokens_type "patch", which has no such stages), and the backbone's last tokens, normalised and
+        without the class token, {16: [B, num_features, S/16, S/16]}. Other splits have other strides and sides; of two
+        grids of one stride the later is kept.
+        """
+        if not _on_cpu(x):
+            return self._features(x, maps)
+        return _packed_transposes(partial(self._features, maps=maps), x)
+
+    def _features(self, x, maps):
         if paddle.in_dynamic_mode() and list(x.shape[2:]) != [self.img_size, self.img_size]:
             raise ValueError(
                 f"images are {x.shape[2]}x{x.shape[3]}, but the network was built for "
                 f"{self.img_size}x{self.img_size}; build it with img_size={x.shape[2]} or resize the images"
             )
-        x = self.tokens_to_token(x)
+        if maps:
+            stages, x = self.tokens_to_token.stages(x)
+        else:
+            x = self.tokens_to_token(x)
         cls = self.cls_token.expand([x.shape[0], -1, -1])
         x = self.pos_drop(paddle.concat([cls, x], axis=1) + self.pos_embed)
         for block in self.blocks:
             x = block(x)
-        return self.norm(x[:, 0])
+        if not maps:
+            return self.norm(x[:, 0])
+        module = self.tokens_to_token
+        return dict(zip(module.strides, [*stages, _restructure(self.norm(x[:, 1:]), module.sides[-1])]))
 
     def forward(self, x):
         return self.head(self.forward_features(x))

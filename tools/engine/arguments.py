@@ -57,6 +57,17 @@ def add_weights(parser):
     )
 
 
+def words_and_settings(words):
+    """Positional words of a command that takes files: (files, settings); a file's name may look like key=value."""
+    settings = [word for word in words if _is_setting(word)]
+    return [word for word in words if word not in settings], settings
+
+
+def _is_setting(word):
+    key, equals, _ = word.partition("=")
+    return bool(equals) and not Path(word).exists() and key.replace(".", "").replace("_", "").isalnum()
+
+
 def settle(config_file, weights, overrides):
     """Configuration and weights file: (Config, Path), for val and predict.
 
