@@ -62,7 +62,8 @@ class RunFolder:
                     )
         else:
             notes += changes(state["meta"], config, self.path)
-            before = state["meta"]["train_images"]
+            # Early versions did not note it.
+            before = state["meta"].get("train_images", train_images)
             if before != train_images:
                 raise UserError(
                     f"output={self.path}: its run was trained on {before} images, now there are {train_images} in "
