@@ -7,6 +7,7 @@ program=$1
 shift
 
 stop() { printf '%s\n' "error: $*" >&2; exit 2; }
+port() { [[ $1 =~ ^[1-9][0-9]{0,4}$ && $1 -le 65535 ]]; }
 count() { [[ $1 =~ ^[1-9][0-9]{0,3}$ ]]; }
 
 usage() {
@@ -19,6 +20,9 @@ CONFIG is a YAML file, looked up in the current directory, then in the project's
   NNODES=2 MASTER=host:port [RANK=0]
                      several machines: run the same command on each; MASTER is an address of the first
   RESTARTS=3         with several processes: start again up to so often after a failure that is not your mistake
+  PORT_RANGE=35100:64000
+                     ports of the processes on this machine, besides MASTER's and those that gloo asks the system for
+  POD_IP=10.0.0.2    this machine's address, where its host name does not tell the others
   PYTHON=python3     the Python to use; without it, one on PATH that has Paddle, else ./.venv, made when absent
   OMP_NUM_THREADS    threads of each process; with NPROC, cores / NPROC by default
 Without GPUS and NPROC there is one process, which chooses its device itself. What the program takes:
@@ -61,12 +65,18 @@ gpus=${GPUS:-} nproc=${NPROC:-} nnodes=${NNODES:-1}
 [[ -z $gpus || -z $nproc ]] || stop "GPUS=$gpus and NPROC=$nproc are both set: GPUS is for cards, NPROC for the CPU; unset one"
 [[ -z $nproc ]] || count "$nproc" || stop "NPROC=$nproc: give a number of processes, such as NPROC=2"
 count "$nnodes" || stop "NNODES=$nnodes: give a number of machines, such as NNODES=2"
+if [[ -n ${PORT_RANGE:-} ]]; then
+    { [[ $PORT_RANGE =~ ^[0-9]+:[0-9]+$ ]] && port "${PORT_RANGE%:*}" && port "${PORT_RANGE#*:}" &&
+        ((${PORT_RANGE%:*} < ${PORT_RANGE#*:})); } ||
+        stop "PORT_RANGE=$PORT_RANGE: give the first and the last port, such as PORT_RANGE=40000:41000"
+fi
 [[ ${RESTARTS:-0} =~ ^(0|[1-9][0-9]{0,3})$ ]] || stop "RESTARTS=$RESTARTS: give a number of new starts, such as RESTARTS=3"
 [[ -z $gpus ]] || check_gpus
 
 options=()
 if ((nnodes > 1)); then
     [[ ${MASTER:-} =~ ^[^:/]+:[0-9]+$ ]] || stop "NNODES=$nnodes needs MASTER=host:port, found '${MASTER:-}'"
+    port "${MASTER##*:}" || stop "MASTER=$MASTER: give a port from 1 to 65535"
     options+=(--nnodes "$nnodes" --master "$MASTER")
     if [[ -n ${RANK:-} ]]; then
         [[ $RANK =~ ^(0|[1-9][0-9]{0,3})$ && $RANK -lt $nnodes ]] || stop "RANK=$RANK: give this machine's number, 0 to $((nnodes - 1))"

@@ -120,7 +120,7 @@ class Project:
         self.write(self.root / "config/own.yaml", "base: t2t_vit_7.yaml\noutput: output/own\n")
         self.cards(0)
         drop = ("GPUS", "NPROC", "NNODES", "MASTER", "RANK", "PYTHON", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
-                "RESTARTS")  # fmt: skip
+                "RESTARTS", "PORT_RANGE")  # fmt: skip
         self.env = {key: value for key, value in os.environ.items() if key not in drop and key[:7] != "PADDLE_"}
         self.env = {**self.env, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "CALLS": str(self.calls),
                     "NOTES": str(folder)}  # fmt: skip
@@ -273,6 +273,10 @@ def test_cards(launching):
     ({"NNODES": "2", "MASTER": "host:1"}, ["GPUS=0,1"]),
     ({"MASTER": "host:1"}, ["NNODES"]),
     ({"NPROC": "2", "RESTARTS": "-1"}, ["RESTARTS=-1"]),
+    ({"NNODES": "2", "MASTER": "host:65536", "NPROC": "1"}, ["MASTER=host:65536", "1 to 65535"]),
+    ({"NPROC": "2", "PORT_RANGE": "foo"}, ["PORT_RANGE=foo", "40000:41000"]),
+    ({"NPROC": "2", "PORT_RANGE": "10:5"}, ["PORT_RANGE=10:5"]),
+    ({"NPROC": "2", "PORT_RANGE": "1:65536"}, ["PORT_RANGE=1:65536"]),
 ])
 def test_wrong_variables_are_refused(launching, env, parts):
     launching.cards(2)

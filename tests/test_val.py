@@ -60,6 +60,33 @@ def measured(outcome):
     return RESULT.search(outcome.out).groups()
 
 
+# ---------------------------------------------------------------- averaged or raw
+
+
+def test_which_weights_were_evaluated(photos, tmp_path):
+    """The average of a run, its raw weights, a copy of either, and a run that has given up its average."""
+    more = {"train__epochs": 2, "train__lr": 3e-3, "train__ema_decay": 0.5}
+    assert run("train", *settings(photos, tmp_path / "run", **more)).code == 0
+    rows = metrics(tmp_path / "run", "val")
+    last = {row["weights"]: f"{row['loss']:.4f}" for row in rows if row["epoch"] == 2}
+    assert last["raw"] != last["ema"]
+    for name, kind in (("last", "raw"), ("last_ema", "ema")):
+        outcome = run("val", "--weights", tmp_path / "run" / f"{name}.pdparams")
+        assert f"\nweights: {kind}\n" in outcome.out and measured(outcome)[3] == last[kind]
+    best = max((row for row in rows if row["weights"] == "ema"), key=lambda row: row["top1"])
+    outcome = run("train", *settings(photos, tmp_path / "run", **{**more, "train__epochs": 3}), "train.ema_decay=null")
+    assert "best.pdparams holds averaged weights and stays until raw ones are better" in outcome.out
+    best_now = max((row["top1"] for row in metrics(tmp_path / "run", "val") if row["epoch"] == 3), default=0)
+    outcome = run("val", "--weights", tmp_path / "run")
+    if best_now <= best["top1"]:
+        assert "\nweights: ema\n" in outcome.out and measured(outcome)[3] == f"{best['loss']:.4f}"
+    else:
+        assert "\nweights: raw\n" in outcome.out
+    shutil.copy(tmp_path / "run" / "best.pdparams", tmp_path / "copy.pdparams")
+    outcome = val(photos, "--weights", tmp_path / "copy.pdparams")
+    assert "\nweights: raw (nothing beside the file tells otherwise)\n" in outcome.out
+
+
 # ---------------------------------------------------------------- lines
 
 

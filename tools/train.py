@@ -145,7 +145,7 @@ def _batch_facts(config, train, scaling):
     parts = f"{recipe.batch_size} per process x {world_size()}" + f" x {recipe.accumulate}" * (recipe.accumulate > 1)
     lr = f"{recipe.lr * scaling:g} ({'scaled' if recipe.lr_base_batch else 'used as given'})"
     yield (f"batch: {parts} = {batch * recipe.accumulate}; lr {lr}, weight decay {recipe.weight_decay:g}; "
-           f"{recipe.epochs} epochs of {len(train)} steps")
+           f"{recipe.epochs} epochs of {min(len(train), recipe.max_steps or len(train))} steps")
     rest = train.samples % batch
     if train.loader.batch_sampler.kept_incomplete:
         yield f"data.drop_last: {rest} images do not fill one batch of {batch}; the incomplete batch is used"
@@ -157,8 +157,13 @@ def _batch_facts(config, train, scaling):
 
 def _farewell(config, best, image):
     """The commands to try next, as they can be typed in the current directory. The weights bring config.yaml along."""
-    weights = short_path(project_path(config.output) / "best.pdparams")
-    yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}; weights: {weights}"
+    folder = project_path(config.output)
+    kept = [name for name in ("best", "last") if (folder / f"{name}.pdparams").is_file()]
+    gone = "" if "best" in kept else " (best.pdparams has been removed)"
+    weights = short_path(folder / f"{(kept or ['best'])[0]}.pdparams")
+    yield f"best top-1: {best.top1:.4f} in epoch {best.epoch}{gone}; weights: {weights}"
+    if not kept:
+        return
     yield f"validate: {command_line('val.py', '--weights', weights)}"
     # Images of an archive have no file of their own.
     if os.path.isfile(image):

@@ -16,6 +16,7 @@ from data.mixing import Mixing
 from data.transforms import EvalTransform, PaddedCropTransform, TrainTransform
 from engine import distributed
 from engine.arguments import SPLIT_KEYS, known_settings, run_folder_of
+from engine.checkpoint import weights_of_best
 from engine.config import load_config, project_path
 from engine.ema import Ema
 from engine.optim import build_optimizer, freeze
@@ -90,12 +91,17 @@ def moving_average(network, config):
 
 
 def weights_kind(weights):
-    """ema for averaged weights, as far as their record or run tells, else raw."""
-    record, run = read_record(weights), run_folder_of(weights)
+    """ema for averaged weights or raw, as their record or run tells, with a word where neither does."""
+    record, run, name = read_record(weights), run_folder_of(weights), Path(weights).stem
     if record:
         return "ema" if record.dictionary == "state_dict_ema" else "raw"
-    averaged = run is not None and load_config(run / "config.yaml").train.ema_decay is not None
-    return "ema" if averaged and Path(weights).stem in ("best", "last_ema") else "raw"
+    if run is None or name not in ("best", "last", "last_ema"):
+        return "raw (nothing beside the file tells otherwise)"
+    if name != "best":
+        return "ema" if name == "last_ema" else "raw"
+    # Earlier versions did not note it.
+    averaged = load_config(run / "config.yaml").train.ema_decay is not None
+    return weights_of_best(run) or ("ema" if averaged else "raw")
 
 
 def load_network(config, weights):

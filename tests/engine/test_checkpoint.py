@@ -128,6 +128,7 @@ def test_a_hostile_checkpoint_runs_no_code(folder, tmp_path, where):
         text = bomb if where == "meta" else np.frombuffer(json.dumps({**meta(2), "tensors": 1}).encode(), np.uint8)
         np.savez(file, meta=text, **{"model/a": bomb if where == "array" else np.ones(1)})
         assert zipfile.is_zipfile(file)
+    (folder.checkpoints / "latest").write_text(file.name)
     assert not mark.exists()
     state, notes = folder.latest()
     assert not mark.exists()

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -106,9 +107,22 @@ def test_files_are_cut_back_to_their_positions(tmp_path):
     assert scalars(tmp_path / "vdl")["train/loss"] == [(1, 0.5), (2, 0.125)]
     # A shorter file, say after a power failure, is not filled up.
     RunLog(tmp_path, stream=io.StringIO(), positions=dict.fromkeys(kept, 10**6)).close()
-    assert (tmp_path / "train.log").read_text("utf-8") == "äöü\nmore\n"
+    assert re.match("äöü\nmore\n.*shorter than when.*\n$", (tmp_path / "train.log").read_text("utf-8"))
     RunLog(tmp_path, stream=io.StringIO(), positions={}).close()
     assert (tmp_path / "train.log").stat().st_size == (tmp_path / "metrics.jsonl").stat().st_size == 0
+
+
+def test_what_was_removed_from_a_file_is_told(tmp_path, capsys):
+    log = RunLog(tmp_path, positions={})
+    log.line("one")
+    log.metrics(number=1)
+    positions = log.positions()
+    log.close()
+    (tmp_path / "metrics.jsonl").unlink()
+    RunLog(tmp_path, positions=positions).close()
+    assert "\nmetrics.jsonl: shorter than when the state was saved;" in capsys.readouterr().out
+    RunLog(tmp_path, positions={**positions, "metrics.jsonl": 0}).close()
+    assert "shorter" not in capsys.readouterr().out
 
 
 def test_values_that_are_not_finite_break_neither_file(tmp_path):

@@ -11,6 +11,7 @@ the image) or (seed, epoch, step, process), so the position in the run is the wh
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -32,6 +33,8 @@ from engine.settings import changes
 _OWN_FILES = ("config.yaml", "classes.txt", "train.log", "metrics.jsonl")
 # Without a step: written by an earlier version, which saved between epochs only.
 _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
+# What a disk says that is absent or broken for now; the file itself may be whole.
+_NOT_NOW = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.EPERM, errno.ENOTCONN, errno.EREMOTEIO}
 # One name for all files that are being written, so that kills cannot leave more than one behind.
 _PARTIAL = "partial"
 
@@ -61,6 +64,8 @@ class RunFolder:
                         "output or move the old files away"
                     )
         else:
+            if "config" not in state["meta"]:
+                raise UserError(f"{state['file']}: holds no settings; choose another output or move the file away")
             notes += changes(state["meta"], config, self.path)
             # Early versions did not note it.
             before = state["meta"].get("train_images", train_images)
@@ -84,6 +89,14 @@ class RunFolder:
         file = self.path / "config.yaml"
         own = file.is_file() and file.read_bytes().startswith(RESOLVED.encode())
         foreign = [name for name in _OWN_FILES if (self.path / name).exists()]
+        if foreign and not own and self._files():
+            # The checkpoints hold the settings too.
+            if not file.exists():
+                return
+            raise UserError(
+                f"output={self.path}: config.yaml is not the one that the run wrote; remove it, and the run goes on "
+                "from its checkpoint, or choose another output"
+            )
         if foreign and not own:
             raise UserError(
                 f"output={self.path}: holds {foreign[0]} that no run of this project wrote; choose another output"
@@ -101,9 +114,12 @@ class RunFolder:
             ) from None
 
     def latest(self):
-        """The newest readable checkpoint and notes on damaged ones: ({"arrays", "meta", "file"} or None, lines)."""
-        notes = []
-        for file in reversed(self._files()):
+        """The newest readable checkpoint and notes on damaged ones: ({"arrays", "meta", "file"} or None, lines).
+
+        That is the one which checkpoints/latest names: where the batch has grown, its number is not the highest.
+        """
+        notes, files, pointed = [], self._files()[::-1], self._pointed()
+        for file in sorted(files, key=lambda file: file != pointed):
             state = _read(file)
             if state is not None:
                 return state, notes
@@ -120,20 +136,28 @@ class RunFolder:
         text = np.frombuffer(json.dumps({**meta, "tensors": len(arrays)}).encode(), np.uint8)
         self._replace(target, lambda file: _write(file, {"meta": text, **arrays}))
         self._replace(self.checkpoints / "latest", lambda file: file.write(f"{target.name}\n".encode()))
-        # Any beyond this one are damaged, or left from before the batch size changed: the run has gone another way.
+        # Any beyond this one are damaged, or left from before the batch grew: they stay while there is no other.
         files = self._files()
         place = files.index(target)
-        for file in files[:max(place + 1 - keep, 0)] + files[place + 1:]:
+        others = files[place + 1:] + files[:place]
+        for file in others[:max(len(others) + 1 - keep, 0)]:
             file.unlink()
         return target
+
+    def _pointed(self):
+        """The file that checkpoints/latest names, or None."""
+        try:
+            return self.checkpoints / (self.checkpoints / "latest").read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
 
     def save_weights(self, name, network):
         """Write best.pdparams or last.pdparams."""
         save_weights(network.state_dict(), self.path / f"{name}.pdparams")
 
-    def note_best(self, best):
-        """Write checkpoints/best, which tells whose weights best.pdparams holds."""
-        text = f"epoch {best.epoch}, top-1 {best.top1:.4f}: best.pdparams\n"
+    def note_best(self, best, kind):
+        """Write checkpoints/best, which tells whose weights best.pdparams holds; kind: raw or ema."""
+        text = f"epoch {best.epoch}, top-1 {best.top1:.4f}, {kind}: best.pdparams\n"
         self._replace(self.checkpoints / "best", lambda file: file.write(text.encode()))
 
     def _replace(self, target, write):
@@ -159,7 +183,7 @@ class RunFolder:
             (int(match[1]), int(match[2] or 0), file)
             for file in self.checkpoints.iterdir()
             for match in [_NAME.fullmatch(file.name)]
-            if match
+            if match and file.is_file()
         ]
         return [file for _, _, file in sorted(found)]
 
@@ -182,19 +206,53 @@ def _write(file, arrays):
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _read(file):
-    # np.load would take a single array for an archive, and fail otherwise.
-    if not zipfile.is_zipfile(file):
-        return None
+def weights_of_best(folder):
+    """raw or ema: the kind of weights that best.pdparams of a run folder holds; None where nothing tells."""
     try:
+        text = (Path(folder) / "checkpoints" / "best").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    match = re.search(r", (raw|ema): best\.pdparams$", text.strip())
+    return match and match[1]
+
+
+def _read(file):
+    """The state in a file, or None where it is damaged. Raises UserError where the disk does not give it."""
+    try:
+        with open(file, "rb") as opened:
+            opened.read(1)
+        # np.load would take a single array for an archive, and fail otherwise.
+        if not zipfile.is_zipfile(file):
+            return None
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(arrays.pop("meta").tobytes())
-    # RuntimeError: a damaged header may ask for a password or an unknown compression.
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+    except OSError as error:
+        if error.errno in _NOT_NOW:
+            raise UserError(f"cannot read {file}: {error.strerror}; mend that and start again") from error
         return None
+    # RuntimeError: a damaged header may ask for a password or an unknown compression. MemoryError: or be of any size.
+    # AttributeError: a member that is no array comes as bytes.
+    except (ValueError, KeyError, EOFError, RuntimeError, AttributeError, MemoryError, zipfile.BadZipFile, zlib.error):
+        return None
+    whole = _is_meta(meta) and all(isinstance(array, np.ndarray) for array in arrays.values())
     # Damage to the archive's directory can hide members without any other sign.
-    return {"meta": meta, "arrays": arrays, "file": file} if meta["tensors"] == len(arrays) else None
+    return {"meta": meta, "arrays": arrays, "file": file} if whole and meta["tensors"] == len(arrays) else None
+
+
+def _is_meta(meta):
+    """Whether it is what `save` wrote, as far as going on depends on it; earlier versions wrote less."""
+    if not isinstance(meta, dict) or type(meta.get("tensors")) is not int or type(meta.get("epoch")) is not int:
+        return False
+    best = meta.get("best", [0.0, 0])
+    return (
+        type(meta.get("step", 0)) is int
+        and isinstance(best, list)
+        and [type(value) in (int, float) for value in best] == [True, True]
+        and isinstance(meta.get("config", {}), dict)
+        and isinstance(meta.get("meter") or {}, dict)
+        and isinstance(meta.get("logs", {}), dict)
+    )
 
 
 def training_arrays(network, optimizer):

@@ -98,13 +98,16 @@ class Trainer:
         # Earlier versions did not count the steps.
         total = meta.get("total_steps", self.first_epoch * self.steps)
         notes, step = [], 0
+        other_kind = not self.ema and any(name.startswith("ema/") for name in arrays)
+        if other_kind and self.best.epoch:
+            notes.append("best.pdparams holds averaged weights and stays until raw ones are better")
         if meta.get("step"):
             step, note = self._place(meta)
             notes.append(f"going on in epoch {self.first_epoch + 1} after step {step} from {state['file']}{note}")
             self._state = {**meta["meter"], "step": step}
         else:
             notes.append(f"going on after epoch {self.first_epoch} from {state['file']}")
-            if distributed.is_main():
+            if distributed.is_main() and not other_kind:
                 # The kill may have come between the checkpoint and these.
                 self._keep_weights(self.first_epoch)
         self.steps_before, self.begun = total - step, self.first_epoch + step / self.steps
@@ -269,7 +272,7 @@ class Trainer:
     def _keep_weights(self, finished):
         if self.best.epoch == finished:
             self.folder.save_weights("best", self.ema or self.network)
-            self.folder.note_best(self.best)
+            self.folder.note_best(self.best, "ema" if self.ema else "raw")
         self.folder.save_weights("last", self.network)
         if self.ema:
             self.folder.save_weights("last_ema", self.ema)

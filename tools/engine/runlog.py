@@ -43,16 +43,21 @@ class RunLog:
 
     def _open(self, positions):
         (self._folder / "vdl").mkdir(exist_ok=True)
-        paths = [self._folder / name for name in FILES]
+        paths, lost = [self._folder / name for name in FILES], []
         if positions is not None:
             for name, path in zip(FILES, paths):
-                if path.exists() and path.stat().st_size > positions.get(name, 0):
+                size = path.stat().st_size if path.exists() else 0
+                if size > positions.get(name, 0):
                     os.truncate(path, positions.get(name, 0))
+                elif size < positions.get(name, 0):
+                    lost.append(name)
         # Closed by close().
         self._text = open(paths[0], "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
         self._metrics = open(paths[1], "a", encoding="utf-8")  # noqa: SIM115
         # One file for all parts of a run, since VisualDL shows the newest file of a folder only.
         self._curves = _Curves(paths[2])
+        if lost:
+            self.line(f"{', '.join(lost)}: shorter than when the state was saved; what was removed stays lost")
 
     def line(self, text):
         """Print one line and append it to train.log."""
