@@ -6,6 +6,7 @@ is built: the counts are those that tests lock to the code.
 
 import csv
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -84,19 +85,22 @@ def parse(argv):
         parser.error("argument --figure: goes without tables, --format and --output")
     if args.figure is not None and Path(args.figure).suffix.lower() != ".png":
         raise UserError(f"--figure {args.figure}: the picture is a PNG; let the name end in .png")
-    for option in ("output", "figure"):
-        file = getattr(args, option)
-        if file is not None:
-            check_place(f"--{option} {file}", Path(file).expanduser().absolute())
+    args.output, args.figure = (place(args, option) for option in ("output", "figure"))
     return args
 
 
-def check_place(given, path):
-    """Raise UserError for a path that no file can be put at; given: the option as the user wrote it."""
-    if path.is_dir():
-        raise UserError(f"{given}: this is a folder; name a file")
-    if not path.parent.is_dir():
-        raise UserError(f"{given}: no such folder: {path.parent}; create it or choose another")
+def place(args, option):
+    """The absolute path that an option names, or None. Raises UserError where no file can be put."""
+    given = getattr(args, option)
+    if given is None:
+        return None
+    # Other than pathlib's, these take names that are too long and homes of nobody.
+    path = os.path.abspath(os.path.expanduser(given))
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"--{option} {given}: this is a folder or a device; name a file")
+    if not os.path.isdir(os.path.dirname(path)):
+        raise UserError(f"--{option} {given}: no such folder: {os.path.dirname(path)}; create it or choose another")
+    return Path(path)
 
 
 def main(argv=None):
@@ -106,20 +110,19 @@ def main(argv=None):
     from models.paper import TABLES
 
     if args.figure:
-        draw(Path(args.figure).expanduser().absolute())
+        draw(args.figure)
         return 0
     chosen = [TABLES[int(word)] for word in dict.fromkeys(args.tables or NUMBERS)]
     suffix = Path(args.output or "").suffix.lower()
-    text = (as_csv if (args.format or suffix.lstrip(".")) == "csv" else as_markdown)(chosen)
+    text = (as_csv if (args.format or suffix[1:]) == "csv" else as_markdown)(chosen)
     if args.output is None:
         print(text, end="")
         return 0
     from weights.atomic import whole_file
 
-    path = Path(args.output).expanduser().absolute()
-    with whole_file(path) as partial:
+    with whole_file(args.output) as partial:
         partial.write_bytes(text.encode("utf-8"))
-    print(f"written: {short_path(path)}")
+    print(f"written: {short_path(args.output)}")
     return 0
 
 
