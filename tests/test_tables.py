@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 
 import pytest
@@ -24,7 +25,12 @@ def parsed(text):
         cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
         assert len({len(line) for line in cells}) == 1 and len({len(line) for line in lines}) == 1
         assert all(re.fullmatch(r"-{3,}:?", rule) for rule in cells[1]) and all(cells[0])
-        found[int(number)] = cells[0], cells[2:], below.splitlines(), [rule.endswith(":") for rule in cells[1]]
+        right = [rule.endswith(":") for rule in cells[1]]
+        # On the terminal too, numbers end and texts begin at the same place in every line.
+        for line in (lines[0], *lines[2:]):
+            for cell, is_number in zip(line[1:-1].split("|"), right):
+                assert cell[0] == cell[-1] == " " and cell[-2 if is_number else 1] != " "
+        found[int(number)] = cells[0], cells[2:], below.splitlines(), right
     return found
 
 
@@ -57,8 +63,9 @@ def test_each_table_in_markdown(markdown, number):
         if row.remark:
             assert any(row.title in note and note.endswith(row.remark) for note in below), row.title
     # Numbers stand on the right, and no column is empty.
-    for column, is_number in zip(zip(*cells), right):
+    for heading, column, is_number in zip(headings, zip(*cells), right):
         assert set(column) != {"-"}
+        assert is_number == (heading not in ("type", "model", "name here", "T2T layers", "measured by"))
         assert not is_number or all(NUMERIC.fullmatch(cell) or cell in ("-", "128-736", "128-584") for cell in column)
     assert any("**difference**" in line for line in below) == (number == 7), "the meaning of the columns ends the text"
 
@@ -169,6 +176,7 @@ def test_figure_file(tmp_path, monkeypatch):
 def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     mistake(run("tables", 8), "8: no such table", "Tables 1 to 7")
     mistake(run("tables", 1, "two"), "two: no such table")
     mistake(run("tables", 0), "0: no such table")
@@ -176,7 +184,7 @@ def test_mistakes(tmp_path, monkeypatch):
     mistake(run("tables", "--output", "gone/t.md"), "--output gone/t.md", "no such folder", "create it")
     mistake(run("tables", "--output", "folder.png"), "--output folder.png", "this is a folder")
     mistake(run("tables", "--output", ""), "--output", "folder")
-    mistake(run("tables", "--output", "/dev/null"), "--output /dev/null", "device")
+    mistake(run("tables", "--output", "pipe"), "--output pipe", "device")
     mistake(run("tables", "--output", "~nobody-of-this-name/t.md"), "~nobody-of-this-name", "no such folder")
     mistake(run("tables", "--output", "t" * 300), "cannot write", "name too long")
     mistake(run("tables", "--figure", "gone/f.png"), "--figure gone/f.png", "no such folder")
@@ -185,4 +193,4 @@ def test_mistakes(tmp_path, monkeypatch):
     mistake(run("tables", "--figure", ""), "--figure", ".png")
     for more in (("1",), ("--format", "csv"), ("--output", "t.md")):
         mistake(run("tables", "--figure", "f.png", *more), "--figure", "goes without")
-    assert [file.name for file in tmp_path.iterdir()] == ["folder.png"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder.png", "pipe"] and (tmp_path / "pipe").is_fifo()
