@@ -138,7 +138,7 @@ def test_only_published_and_measured_accuracies_are_marked(rows):
 
 def test_chosen_tables_in_the_order_given():
     assert list(parsed(run("tables", 5, 2, 5).out)) == [5, 2]
-    lines = list(csv.DictReader(io.StringIO(run("tables", "--format", "csv", 7, 1).out)))
+    lines = list(csv.DictReader(io.StringIO(run("tables", "--format", "csv", 7, 1, 7).out)))
     assert [line["table"] for line in lines] == ["7"] * 6 + ["1"] * 9
 
 
