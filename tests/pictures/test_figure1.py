@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from models.paper import FIGURE_1_LOOSE, figure_1
 from pictures import figure1
+from pictures.canvas import font_of
 from PIL import ImageFont
 
 Point = namedtuple("Point", "label macs params top1 counted")
@@ -126,11 +127,11 @@ def test_markers_lines_and_hollow_points():
 def test_the_font_of_an_old_pillow_will_do(monkeypatch):
     bitmap = getattr(ImageFont, "load_default_imagefont", ImageFont.load_default)()
     monkeypatch.setattr(ImageFont, "load_default", lambda: bitmap)
-    figure1._font.cache_clear()
+    font_of.cache_clear()
     try:
         families = made()
         assert figure1.draw("title", "note", families).size == (figure1.WIDTH, figure1.HEIGHT)
         panel, field = panels(families)[0]
         assert overlaps(panel, figure1.places_of_labels(panel, families, field)) == []
     finally:
-        figure1._font.cache_clear()
+        font_of.cache_clear()

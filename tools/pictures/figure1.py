@@ -2,10 +2,11 @@
 
 import itertools
 import math
-from functools import cache
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+
+from pictures.canvas import font_of, text_width
 
 WIDTH, HEIGHT = 1800, 960
 _INK, _GREY, _GRID, _BACKGROUND = (25, 25, 25), (95, 95, 95), (228, 228, 228), (255, 255, 255)
@@ -118,7 +119,7 @@ def places_of_labels(panel, families, field, loose=()):
 
 def _candidates(place, label):
     """Boxes around a point, the nearest ones first."""
-    width, height = _width(label, _LABEL), _LABEL + 4
+    width, height = text_width(label, _LABEL), _LABEL + 4
     for distance in (4, 7, 10, 14, 18, 23, 28, 34, 40, 48, 57, 67, 80):
         for step in range(24):
             angle = step * math.pi / 12
@@ -205,12 +206,12 @@ def _write_axes(pen, panel, caption):
     box = panel.box
     for x in _ticks(panel):
         text, (across, _) = f"{x:g}", panel.place(x, panel.y_range[0])
-        _write(pen, (across - _width(text, _TEXT) / 2, box.bottom + 8), text, _TEXT, _GREY)
+        _write(pen, (across - text_width(text, _TEXT) / 2, box.bottom + 8), text, _TEXT, _GREY)
     for y in range(math.ceil(panel.y_range[0]), math.floor(panel.y_range[1]) + 1, 2):
         _, down = panel.place(panel.x_range[0], y)
-        _write(pen, (box.left - 10 - _width(f"{y}", _TEXT), down - _MIDDLE * _TEXT), f"{y}", _TEXT, _GREY)
+        _write(pen, (box.left - 10 - text_width(f"{y}", _TEXT), down - _MIDDLE * _TEXT), f"{y}", _TEXT, _GREY)
     caption += " (logarithmic)"
-    _write(pen, ((box.left + box.right - _width(caption, _TEXT)) / 2, box.bottom + 40), caption, _TEXT, _INK)
+    _write(pen, ((box.left + box.right - text_width(caption, _TEXT)) / 2, box.bottom + 40), caption, _TEXT, _INK)
     _write(pen, (box.left + 8, box.top - 8), "top-1, %", _TEXT, _INK)
 
 
@@ -229,7 +230,7 @@ def _write_labels(pen, panel, families, field, loose):
 
 
 def _legend_box(panel, families):
-    width = 54 + max(_width(name, _TEXT) for name in families)
+    width = 54 + max(text_width(name, _TEXT) for name in families)
     return Box(panel.box.right - width, panel.box.bottom - 30 * len(families) - 24, panel.box.right - 6,
                panel.box.bottom - 8)  # fmt: skip
 
@@ -255,18 +256,4 @@ def _marker(pen, place, colour, shape, filled):
 
 
 def _write(pen, place, text, size, colour):
-    pen.text(place, text, fill=colour, font=_font(size))
-
-
-def _width(text, size):
-    # Of all ways to measure, the one that every Pillow since 9.1 has for both kinds of fonts.
-    return _font(size).getmask(text).size[0] + 2
-
-
-@cache
-def _font(size):
-    try:
-        return ImageFont.load_default(size)
-    except TypeError:
-        # Before Pillow 10.1 there is one size, 11 pixels.
-        return ImageFont.load_default()
+    pen.text(place, text, fill=colour, font=font_of(size))
