@@ -10,7 +10,7 @@ import pytest
 
 OWN = {"t2t", "models", "data", "engine", "wiring", "errors", "startup", "train", "val", "predict", "bench", "convert",
        "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure",
-       "visualize", "pictures"}  # fmt: skip
+       "visualize", "pictures", "tables"}  # fmt: skip
 PARTS = {"t2t", "models", "data", "weights", "engine", "wiring", "errors", "startup", "checking",
          "launching", "measure", "pictures"}  # fmt: skip
 # Folder or module -> modules of the project that it may import. Whatever is not listed is a command.

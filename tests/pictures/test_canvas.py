@@ -14,9 +14,9 @@ def font(request, monkeypatch):
         old = ImageFont.load_default_imagefont() if hasattr(ImageFont, "load_default_imagefont") else None
         old = old or ImageFont.load_default()
         monkeypatch.setattr(ImageFont, "load_default", lambda: old)
-    canvas._font.cache_clear()
+    canvas.font_of.cache_clear()
     yield request.param
-    canvas._font.cache_clear()
+    canvas.font_of.cache_clear()
 
 
 def flat(colour, size=40):
@@ -34,14 +34,14 @@ def test_lines_fit_and_lose_no_word(font):
     for width in (80, 200, 600):
         lines = canvas.wrap(text, width, 13)
         assert " ".join(lines).split() == text.split()
-        assert all(canvas._width(line, 13) <= width for line in lines)
+        assert all(canvas.text_width(line, 13) <= width for line in lines)
     assert canvas.wrap("", 100, 13) == []
 
 
 def test_a_word_that_is_too_long_is_cut(font):
     lines = canvas.wrap("a " + "verylongword" * 20 + " b", 120, 13)
     assert lines[0] == "a" and lines[1].endswith("...") and lines[-1].endswith("b")
-    assert all(canvas._width(line, 13) <= 120 for line in lines)
+    assert all(canvas.text_width(line, 13) <= 120 for line in lines)
 
 
 def test_letters_that_the_font_lacks(font):
@@ -60,7 +60,7 @@ def test_no_text_is_clipped_and_no_panel_covered(font):
     edge = np.concatenate([pixels[:8].reshape(-1, 3), pixels[-8:].reshape(-1, 3),
                            pixels[:, :8].reshape(-1, 3), pixels[:, -8:].reshape(-1, 3)])  # fmt: skip
     assert (edge == BACKGROUND).all(), "something reaches the margin"
-    assert boxes(sheet, colours[0])[1] >= 16 + canvas._width("a label that is long", 13)
+    assert boxes(sheet, colours[0])[1] >= 16 + canvas.text_width("a label that is long", 13)
     # The second row is below the captions of the first.
     below = boxes(sheet, colours[0])[2]
     assert boxes(sheet, colours[2])[0] - below > 3 * 10

@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
 def sheet(title, notes, keys, rows):
     """PIL RGB of a sheet: a title, lines of text, a legend (list of Key), and rows (list of Row) below one another."""
-    labels = max((_width(line, _SMALL) for row in rows for line in row.label.splitlines()), default=0)
+    labels = max((text_width(line, _SMALL) for row in rows for line in row.label.splitlines()), default=0)
     left = _MARGIN + labels + (_GAP if labels else 0)
     width = left + max(sum(_outer(panel)[0] + _GAP for panel in row.panels) for row in rows) - _GAP + _MARGIN
     width = max(width, 640)
@@ -63,14 +63,30 @@ def wrap(text, width, size):
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if _width(longer, size) <= width:
+        if text_width(longer, size) <= width:
             lines[-1] = longer
         else:
             lines.append(word)
-            while _width(lines[-1], size) > width and len(word) > 1:
+            while text_width(lines[-1], size) > width and len(word) > 1:
                 word = word[:-1]
                 lines[-1] = f"{word}..."
     return [line for line in lines if line]
+
+
+def text_width(text, size):
+    """Pixels that a line of text takes at this size."""
+    # Of all ways to measure, the one that every Pillow since 9.1 has for both kinds of fonts.
+    return font_of(size).getmask(_plain(text)).size[0] + 2 if text else 0
+
+
+@cache
+def font_of(size):
+    """Pillow's own font, since no font file is there on every machine. It has ASCII letters."""
+    try:
+        return ImageFont.load_default(size)
+    except TypeError:
+        # Before Pillow 10.1 there is one size, 11 pixels.
+        return ImageFont.load_default()
 
 
 def grey_map(values, side, span):
@@ -148,25 +164,11 @@ def _captions(panel):
 
 
 def _text(draw, place, text, size, colour):
-    draw.text(place, _plain(text), fill=colour, font=_font(size))
+    draw.text(place, _plain(text), fill=colour, font=font_of(size))
 
 
 def _line(size):
     return size + 5
-
-
-def _width(text, size):
-    # Of all ways to measure, the one that every Pillow since 9.1 has for both kinds of fonts.
-    return _font(size).getmask(_plain(text)).size[0] + 2 if text else 0
-
-
-@cache
-def _font(size):
-    try:
-        return ImageFont.load_default(size)
-    except TypeError:
-        # Before Pillow 10.1 there is one size, 11 pixels.
-        return ImageFont.load_default()
 
 
 def _plain(text):
