@@ -5,6 +5,7 @@ structure or nothing. attention: the class token's weights in every block, and a
 splits and what one final token sees. The figures are printed as text too. Weights and settings as for predict.py.
 """
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def parse(argv):
 def main(argv=None):
     """Draw as the arguments say and print the figures and the file's name. Raises UserError."""
     args = parse(argv)
-    image = Path(args.images[0]).expanduser()
+    image = Path(os.path.expanduser(args.images[0]))
     output = output_file(args.output, image, args.kind)
     config, weights = settle(args.config, args.weights, args.overrides)
     import_paddle()
@@ -75,15 +76,15 @@ def main(argv=None):
 
 def output_file(given, image, kind):
     """The absolute path to write. Raises UserError for what must not be replaced and for folders that are missing."""
-    path = (Path(given).expanduser() if given else Path(f"{image.stem}-{kind}.png")).absolute()
+    path = (Path(os.path.expanduser(given)) if given else Path(f"{image.stem}-{kind}.png")).absolute()
     if path.suffix.lower() != ".png":
         raise UserError(f"--output {given}: the picture is a PNG; let the name end in .png")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"--output {given}: no such folder: {path.parent}; create it or choose another")
-    if path.is_dir() or path.exists() and image.exists() and path.samefile(image):
-        what = "this is a folder" if path.is_dir() else "this is the image itself"
+    if os.path.isdir(path) or os.path.exists(path) and os.path.exists(image) and path.samefile(image):
+        what = "this is a folder" if os.path.isdir(path) else "this is the image itself"
         raise UserError(f"--output {path}: {what}; choose another name")
-    if not given and path.exists() and not _own_picture(path):
+    if not given and os.path.exists(path) and not _own_picture(path):
         raise UserError(f"{path} is there and no picture of this command; name another file with --output, or this one")
     return path
 
