@@ -128,7 +128,8 @@ def make_config(**values):
     return build(keys)
 
 
-def make_trainer(folder, config, train, val, network=None, log=None, extras=(), ema_decay=None):
+def make_trainer(folder, config, train, val, network=None, log=None, extras=(), ema_decay=None,
+                 distillation=None):
     """A Trainer as tools/train.py wires it; the network follows from train.seed."""
     if network is None:
         paddle.seed(config.train.seed)
@@ -142,7 +143,7 @@ def make_trainer(folder, config, train, val, network=None, log=None, extras=(), 
     run_folder = RunFolder(folder)
     run_folder.create(config)
     return Trainer(network, optimizer, train, val, config, run_folder, log if log is not None else ListLog(),
-                   None if ema_decay is None else Ema(network, ema_decay), extras)
+                   None if ema_decay is None else Ema(network, ema_decay), extras, distillation)
 
 
 def weights_of(network):

@@ -10,9 +10,9 @@ import pytest
 
 OWN = {"t2t", "models", "data", "engine", "wiring", "errors", "startup", "train", "val", "predict", "bench", "convert",
        "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure",
-       "visualize", "pictures", "tables"}  # fmt: skip
+       "visualize", "pictures", "tables", "teaching"}  # fmt: skip
 PARTS = {"t2t", "models", "data", "weights", "engine", "wiring", "errors", "startup", "checking",
-         "launching", "measure", "pictures"}  # fmt: skip
+         "launching", "measure", "pictures", "teaching"}  # fmt: skip
 # Folder or module -> modules of the project that it may import. Whatever is not listed is a command.
 ALLOWED = {
     "t2t": set(),
@@ -25,7 +25,8 @@ ALLOWED = {
     "weights": {"weights", "errors"},
     "engine": {"engine", "weights", "errors", "startup"},
     "measure": set(),
-    "wiring": PARTS - {"t2t", "checking", "launching", "measure", "pictures"},
+    "wiring": PARTS - {"t2t", "checking", "launching", "measure", "pictures", "teaching"},
+    "teaching": {"wiring", "models", "engine", "weights", "errors"},
     "launching": {"launching", "errors", "startup"},
     "checking": {"official_stages", "errors"},
     # A program for a Python without Paddle, started by checking in a process of its own.

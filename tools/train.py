@@ -28,6 +28,7 @@ def main(argv=None):
     config_file = args.config or DEFAULT_CONFIG
     config, init = starting_point(load_config(config_file, args.overrides))
     paddle = import_paddle()
+    import teaching
     import wiring
     from data.classes import save_class_names
     from engine import distributed
@@ -53,6 +54,7 @@ def main(argv=None):
     optimizer = wiring.freeze_and_optimize(network, config)
     ema = wiring.moving_average(network, config)
     complete = state is not None and state["meta"]["epoch"] >= config.train.epochs
+    distillation, lines = (None, []) if complete else teaching.distillation(config, samples.class_names)
     if distributed.is_main() and not complete:
         folder.create(config)
         if samples.class_names:
@@ -62,9 +64,9 @@ def main(argv=None):
     main_process = distributed.is_main()
     log = RunLog(folder.path if main_process else None, enabled=main_process, positions=positions)
     try:
-        for line in (*_facts(config, config_file, device, network, train, val), *notes):
+        for line in (*_facts(config, config_file, device, network, train, val), *lines, *notes):
             log.line(line)
-        trainer = Trainer(network, optimizer, train, val, config, folder, log, ema)
+        trainer = Trainer(network, optimizer, train, val, config, folder, log, ema, distillation=distillation)
         if state:
             for line in trainer.restore(state):
                 log.line(line)

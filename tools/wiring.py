@@ -31,7 +31,7 @@ CLASSES_FILE = "classes.txt"
 # Machines may keep their data in different places and read them in their own ways.
 _OWN_SETTINGS = {
     "data.train_dir", "data.train_list", "data.val_dir", "data.val_list", "data.class_names", "data.workers",
-    "data.use_shared_memory", "val.weights", "train.init",
+    "data.use_shared_memory", "val.weights", "train.init", "train.teacher",
 }  # fmt: skip
 
 

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import paddle
 import pytest
-from engine.loop import smoothed_cross_entropy
-from engine.loss import soft_cross_entropy
+from engine.loss import smoothed_cross_entropy, soft_cross_entropy
 
 
 def batch(count=5, classes=7, scale=1.0):

@@ -11,7 +11,7 @@ from engine import checkpoint, distributed
 from engine.agreement import check_agreement, share_statistics
 from engine.evaluate import evaluate
 from engine.interrupt import Interrupt, Stopped
-from engine.loss import smoothed_cross_entropy, soft_cross_entropy
+from engine.loss import LabelLoss
 from engine.meter import REMEDY, Meter, NonFiniteLoss
 from engine.rates import Rates
 from engine.settings import code_version, plain
@@ -37,24 +37,25 @@ class Trainer:
     it both kinds of weights are evaluated, and the average decides which epoch is best and is kept as its weights.
     extras: objects with a state of their own, which checkpoints keep too, besides the step's and the average's:
     arrays() -> dict of NumPy arrays, restore(dict) with the arrays of all extras; one that has `at_boundary` is saved
-    only when that is true.
+    only when that is true. distillation: engine.distillation.Distillation or None: the labels alone teach.
 
     After `fit`, `stopped` is the Stopped of a training that ended early as it was asked to, else None.
     """
 
-    def __init__(self, network, optimizer, train, val, config, folder, log, ema=None, extras=()):
+    def __init__(self, network, optimizer, train, val, config, folder, log, ema=None, extras=(), distillation=None):
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
         self.rates = Rates(network, config.train, self._global_batch * config.train.accumulate)
         self.ema = ema
+        self.loss = distillation or LabelLoss(config.train.smoothing)
         # `wrap` does it for the network. The average may have begun with other weights.
         distributed.broadcast(ema.state_dict() if ema else {})
         self.step = TrainingStep(
-            distributed.wrap(network), optimizer, self._loss, amp=config.train.amp,
+            distributed.wrap(network), optimizer, self.loss, amp=config.train.amp,
             accumulate=config.train.accumulate, ema=ema,
         )  # fmt: skip
-        self.extras = (self.step, *((ema,) if ema else ()), *extras)
+        self.extras = (self.step, *(part for part in (ema, distillation) if part), *extras)
         self.interrupt = Interrupt(config.train.max_hours)
         self.stopped = None
         self.first_epoch, self.best = 0, Best()
@@ -175,7 +176,7 @@ class Trainer:
             paddle.seed(_step_seed(self.config.train.seed, epoch, step, distributed.rank()))
             if self.config.train.schedule == "step":
                 self._set_rate(epoch, meter, step)
-            targets = labels if batch.targets is None else batch.targets
+            targets = self.loss.targets(batch)
             distributed.meet()
             loss, logits = self.step(images, targets, step == meter.steps, batch.share, batch.counted)
             counted = len(labels) if batch.counted is None else batch.counted
@@ -191,11 +192,6 @@ class Trainer:
         rate = self.rates.scale(self.rates.place(epoch, step, meter.steps))
         self.optimizer.set_lr(rate)
         meter.rate = rate
-
-    def _loss(self, logits, targets):
-        if targets.ndim == 1:
-            return smoothed_cross_entropy(logits, targets, self.config.train.smoothing)
-        return soft_cross_entropy(logits, targets)
 
     def _after_step(self, epoch, meter):
         """Tell the figures, save, or stop, where that is due; all processes decide alike."""

@@ -17,6 +17,23 @@ def soft_cross_entropy(logits, targets):
         return (logits.exp().sum(axis=1).log() - (targets * logits).sum(axis=1)).mean()
 
 
+class LabelLoss:
+    """The loss of a training from its labels alone, smoothed by `smoothing` in [0, 1) where they are not mixed."""
+
+    def __init__(self, smoothing):
+        self.smoothing = smoothing
+
+    def targets(self, batch):
+        """What the logits of a data.batches.Batch are compared with: float32 [B, C] of mixed images, int64 [B] else."""
+        return batch.labels if batch.targets is None else batch.targets
+
+    def __call__(self, logits, targets):
+        """Mean over the batch, float32 []; logits [B, C] of any float type, targets as `targets` gives them."""
+        if targets.ndim == 1:
+            return smoothed_cross_entropy(logits, targets, self.smoothing)
+        return soft_cross_entropy(logits, targets)
+
+
 def smoothed_cross_entropy(logits, labels, smoothing):
     """Mean cross entropy of logits [B, C] against labels [B] int64 with 1 - s + s/C on the label and s/C elsewhere."""
     return soft_cross_entropy(logits, F.label_smooth(F.one_hot(labels, logits.shape[1]), epsilon=smoothing))

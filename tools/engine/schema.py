@@ -108,7 +108,8 @@ class TrainConfig:
 
     `init` is a weights file or a run folder to start from, relative to the project's root. `freeze` holds patterns
     (fnmatch) of parameter names. `backbone_lr_scale` multiplies the peak rate of all but the head; `layer_decay` the
-    whole curve of a layer, once for each layer between it and the head.
+    whole curve of a layer, once for each layer between it and the head. `teacher` is a weights file or a run folder
+    like `init`; engine.distillation tells what the keys `distill*` mean.
     """
 
     init: str = _key("")
@@ -130,6 +131,10 @@ class TrainConfig:
     min_lr: float = _key(1e-5, NOT_NEGATIVE)
     cooldown_epochs: int = _key(10, NOT_NEGATIVE)
     smoothing: float = _key(0.1, DROP_RATE)
+    teacher: str = _key("")
+    distill: str = _key("hard", choices=("hard", "soft"))
+    distill_alpha: float = _key(0.5, PROBABILITY)
+    distill_temperature: float = _key(3.0, POSITIVE)
     mixup_alpha: float = _key(0.0, NOT_NEGATIVE)
     cutmix_alpha: float = _key(0.0, NOT_NEGATIVE)
     mixup_prob: float = _key(1.0, PROBABILITY)
