@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
+import ablating  # noqa: E402, F401
 import data  # noqa: E402, F401  tests/data would take this name otherwise
 import engine  # noqa: E402, F401
 import pictures  # noqa: E402, F401

@@ -10,9 +10,9 @@ import pytest
 
 OWN = {"t2t", "models", "data", "engine", "wiring", "errors", "startup", "train", "val", "predict", "bench", "convert",
        "list_models", "weights", "checking", "official_stages", "launch", "launching", "measure",
-       "visualize", "pictures", "tables", "teaching"}  # fmt: skip
+       "visualize", "pictures", "tables", "teaching", "ablation", "ablating"}  # fmt: skip
 PARTS = {"t2t", "models", "data", "weights", "engine", "wiring", "errors", "startup", "checking",
-         "launching", "measure", "pictures", "teaching"}  # fmt: skip
+         "launching", "measure", "pictures", "teaching", "ablating"}  # fmt: skip
 # Folder or module -> modules of the project that it may import. Whatever is not listed is a command.
 ALLOWED = {
     "t2t": set(),
@@ -25,8 +25,9 @@ ALLOWED = {
     "weights": {"weights", "errors"},
     "engine": {"engine", "weights", "errors", "startup"},
     "measure": set(),
-    "wiring": PARTS - {"t2t", "checking", "launching", "measure", "pictures", "teaching"},
+    "wiring": PARTS - {"t2t", "checking", "launching", "measure", "pictures", "teaching", "ablating"},
     "teaching": {"wiring", "models", "engine", "weights", "errors"},
+    "ablating": {"ablating", "engine", "errors", "startup"},
     "launching": {"launching", "errors", "startup"},
     "checking": {"official_stages", "errors"},
     # A program for a Python without Paddle, started by checking in a process of its own.
