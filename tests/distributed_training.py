@@ -10,6 +10,8 @@ import t2t
 import wiring
 from engine import distributed
 from engine.checkpoint import RunFolder
+from engine.distillation import Distillation
+from engine.loss import LabelLoss
 from engine_fakes import ListLog, make_config, make_trainer, small_t2t
 from errors import UserError
 
@@ -19,6 +21,7 @@ CASES = {
     "plain": {},
     "windows": {"train__accumulate": 2},
     "mixed": {**AUGMENTED, "train__mixup_alpha": 0.8, "train__cutmix_alpha": 1.0, "train__clip_grad": 1.0},
+    "taught": {"train__distill": "soft"},
     "uneven": {**AUGMENTED, "data__drop_last": False, "data__on_error": "skip"},
 }
 
@@ -76,10 +79,19 @@ class Recorded:
         return loss, logits
 
 
+def teacher_of(config):
+    """The loss of the case that has a teacher, else None."""
+    if config.train.distill != "soft":
+        return None
+    paddle.seed(2)
+    return Distillation(small_t2t(), LabelLoss(config.train.smoothing), kind="soft", alpha=0.5, temperature=2.0,
+                        source="T")  # fmt: skip
+
+
 def trainer_of(folder, config, network=None, ema=True):
     trainer = make_trainer(
         folder, config, wiring.train_batches(config), wiring.eval_batches(config), network or network_without_dropout(),
-        CuttingLog(), ema_decay=0.9 if ema else None,
+        CuttingLog(), ema_decay=0.9 if ema else None, distillation=teacher_of(config),
     )  # fmt: skip
     trainer.step = Recorded(trainer.step)
     return trainer
@@ -183,6 +195,11 @@ def refusals(own, pictures, cut_folder):
         trainer.network.pos_embed.set_value(trainer.network.pos_embed + rank)
         trainer.fit()
 
+    def teacher_differs():
+        trainer = trainer_of(own / "teacher", settings(pictures, "taught"))
+        trainer.loss._digest = bytes([rank] * 32)
+        trainer.fit()
+
     def place_differs():
         trainer = trainer_of(own / "place", here)
         trainer.first_epoch = rank
@@ -192,7 +209,7 @@ def refusals(own, pictures, cut_folder):
         "array": lambda: distributed.check_same({"a": 1, "b": array, "c": rank}, "see to it"),
         "settings": settings_differ,
         "images": lambda: wiring.train_batches(settings(pictures, "plain" if rank else "uneven")),
-        "state": state_differs, "frozen": frozen_differ, "place": place_differs,
+        "state": state_differs, "frozen": frozen_differ, "teacher": teacher_differs, "place": place_differs,
     }  # fmt: skip
     found = {}
     for name, call in refused.items():

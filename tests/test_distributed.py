@@ -100,7 +100,7 @@ def made(tmp_path_factory):
         Image.fromarray(pixels).save(folder / f"{index:02d}.png")
         lines.append(f"{index:02d}.png {index % 3}\n")
     (folder / "broken.png").write_text("no image")
-    lists = dict.fromkeys(("plain", "windows", "mixed"), lines)
+    lists = dict.fromkeys(("plain", "windows", "mixed", "taught"), lines)
     lists.update(uneven=[*lines[:10], "broken.png 1\n", *lines[10:20]], val=lines[:7])
     for name, content in lists.items():
         (folder / f"{name}.txt").write_text("".join(content))
@@ -247,7 +247,7 @@ def test_only_the_first_process_writes(results, world):
 
 # ---------------------------------------------------------------- the same training, however it is split
 
-CASES = ("plain", "windows", "mixed", "uneven")
+CASES = ("plain", "windows", "mixed", "taught", "uneven")
 LIMIT = 1e-5
 split = pytest.mark.parametrize("world", [2, 4])
 
@@ -340,6 +340,7 @@ def test_a_slow_save_holds_nobody_up_for_good(results):
     ("images", r"data\.train_dir=\S+: process 1 has .*; all machines need the same images"),
     ("state", r"optimizer/cls_token/moment1_0: process 1 has .* run folder output=\S+ on a shared disk"),
     ("frozen", r"model/pos_embed: process 1 has .*"),
+    ("teacher", r"extra/teacher/sha256: process 1 has .*"),
     ("place", r"output=\S+: the processes would go on after epochs \[0, 1\]; put .*"),
 ])
 def test_processes_that_do_not_agree_all_say_so(results, name, text):
