@@ -157,3 +157,8 @@ def assert_same(first, second):
     for name in first:
         assert first[name].dtype == second[name].dtype, name
         assert first[name].tobytes() == second[name].tobytes(), name
+
+
+def checkpoint_names(folder):
+    """Names of the files that an engine.checkpoint.RunFolder keeps states in."""
+    return sorted(file.name for file in folder.checkpoints.iterdir() if file.name not in ("latest", "best"))

@@ -67,6 +67,7 @@ class Running:
 
 
 def children(pid):
+    """Numbers of the children of a process."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

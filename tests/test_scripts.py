@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from jobs import children
 
 # Prints what it was called with; MODE makes it fail as the commands do, in the process RANK of several.
 PROGRAM = """
@@ -173,19 +173,6 @@ def launching(project, tmp_path):
     project.write(tmp_path / "site/paddle/distributed/launch/__main__.py", LAUNCHER)
     project.env["PYTHONPATH"] = str(tmp_path / "site")
     return project
-
-
-def _children(pid):
-    """Numbers of the children of a process."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            continue
-        if int(text[text.rindex(")") + 2:].split()[1]) == pid:
-            found.append(int(entry.name))
-    return found
 
 
 def reports(done):
@@ -381,8 +368,8 @@ class Running:
         self.launcher = self.workers = None
         self._wait_for(lambda: sum("ready" in file.read_text(encoding="utf-8") for folder in logs(project)
                                    if folder not in before for file in folder.glob("workerlog.*")) == 2)  # fmt: skip
-        (self.launcher,) = _children(self.process.pid)
-        self.workers = _children(self.launcher)
+        (self.launcher,) = children(self.process.pid)
+        self.workers = children(self.launcher)
 
     @staticmethod
     def _wait_for(condition):

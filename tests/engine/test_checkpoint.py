@@ -17,7 +17,17 @@ from engine.checkpoint import RunFolder, restore_training, training_arrays
 from engine.loop import Best
 from engine.optim import build_optimizer, freeze
 from engine.settings import plain
-from engine_fakes import ArrayBatches, ListLog, assert_same, make_config, make_trainer, pictures, small_t2t, weights_of
+from engine_fakes import (
+    ArrayBatches,
+    ListLog,
+    assert_same,
+    checkpoint_names,
+    make_config,
+    make_trainer,
+    pictures,
+    small_t2t,
+    weights_of,
+)
 from errors import UserError
 
 ARRAYS = {"model/a": np.arange(40, dtype="float32").reshape(5, 8), "optimizer/a/moment1_0": np.ones(3, "float32")}
@@ -33,10 +43,6 @@ def folder(tmp_path):
     made = RunFolder(tmp_path / "run")
     made.create(make_config())
     return made
-
-
-def names(folder):
-    return sorted(file.name for file in folder.checkpoints.iterdir() if file.name not in ("latest", "best"))
 
 
 # ---------------------------------------------------------------- writing and finding
@@ -55,7 +61,7 @@ def test_the_newest_by_number_and_only_the_last_ones_stay(folder):
     for epoch in (1, 2, 9999, 10000, 10001):
         folder.save(ARRAYS, meta(epoch))
         assert folder.latest()[0]["meta"]["epoch"] == epoch
-    assert names(folder) == ["epoch-10000-step-000000.npz", "epoch-10001-step-000000.npz"]
+    assert checkpoint_names(folder) == ["epoch-10000-step-000000.npz", "epoch-10001-step-000000.npz"]
 
 
 def test_files_of_other_names_are_left_alone(folder):
@@ -64,7 +70,7 @@ def test_files_of_other_names_are_left_alone(folder):
     for epoch in (1, 2, 3):
         folder.save(ARRAYS, meta(epoch))
     assert folder.latest()[0]["meta"]["epoch"] == 3
-    assert len(names(folder)) == 3 + 2
+    assert len(checkpoint_names(folder)) == 3 + 2
 
 
 # ---------------------------------------------------------------- damage
@@ -141,7 +147,7 @@ def test_a_hostile_checkpoint_runs_no_code(folder, tmp_path, where):
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_full_disk_leaves_the_old_checkpoint(folder):
     folder.save(ARRAYS, meta(1))
-    before = names(folder)
+    before = checkpoint_names(folder)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     big = {"model/a": np.zeros(1 << 18, "float32")}
     # A real failure of write(), in the middle of the data.
@@ -153,7 +159,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(folder):
         gc.collect()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert names(folder) == before and folder.latest()[0]["meta"]["epoch"] == 1
+    assert checkpoint_names(folder) == before and folder.latest()[0]["meta"]["epoch"] == 1
     folder.save(big, meta(2))
     assert folder.latest()[0]["meta"]["epoch"] == 2
 
@@ -170,7 +176,7 @@ def test_an_error_before_the_rename_leaves_the_old_checkpoint(folder, monkeypatc
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(UserError, match="Input/output error"):
         folder.save(ARRAYS, meta(2))
-    assert names(folder) == ["epoch-0001-step-000000.npz"]
+    assert checkpoint_names(folder) == ["epoch-0001-step-000000.npz"]
 
 
 def test_a_run_folder_that_cannot_be_made(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engine.checkpoint import RunFolder
 from engine.settings import plain
-from engine_fakes import make_config
+from engine_fakes import checkpoint_names, make_config
 from errors import UserError
 
 ARRAYS = {"model/a": np.ones(3, "float32")}
@@ -29,23 +29,19 @@ def folder(tmp_path):
     return made
 
 
-def names(folder):
-    return sorted(file.name for file in folder.checkpoints.iterdir() if file.name not in ("latest", "best"))
-
-
 def test_a_grown_batch_makes_smaller_numbers(folder):
     """The state before stays to fall back on, though its number is higher, until there is another."""
     for step in (6, 8):
         folder.save(ARRAYS, meta(3, step))
     folder.save(ARRAYS, meta(3, 2))
-    assert names(folder) == ["epoch-0003-step-000002.npz", "epoch-0003-step-000008.npz"]
+    assert checkpoint_names(folder) == ["epoch-0003-step-000002.npz", "epoch-0003-step-000008.npz"]
     assert folder.latest()[0]["meta"]["step"] == 2
     (folder.checkpoints / "epoch-0003-step-000002.npz").write_bytes(b"")
     state, notes = folder.latest()
     assert state["meta"]["step"] == 8 and len(notes) == 1 and "step-000002.npz is damaged" in notes[0]
     for step in (2, 3):
         folder.save(ARRAYS, meta(3, step))
-    assert names(folder) == ["epoch-0003-step-000002.npz", "epoch-0003-step-000003.npz"]
+    assert checkpoint_names(folder) == ["epoch-0003-step-000002.npz", "epoch-0003-step-000003.npz"]
     (folder.checkpoints / "latest").unlink()
     assert folder.latest()[0]["meta"]["step"] == 3
 
