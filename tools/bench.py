@@ -96,7 +96,7 @@ def training_step(network, batch, model=None):
     """A function that runs forward, backward and an AdamW step on random images; model: `network` as wrapped."""
     import paddle
     from engine import distributed
-    from engine.loop import smoothed_cross_entropy
+    from engine.loss import smoothed_cross_entropy
     from engine.optim import build_optimizer
 
     images, labels = _images(network, batch), paddle.randint(0, network.num_classes, [batch])

@@ -7,7 +7,8 @@ import numpy as np
 import paddle
 import pytest
 from engine import loop
-from engine.loop import Best, smoothed_cross_entropy
+from engine.loop import Best
+from engine.loss import smoothed_cross_entropy
 from engine.meter import NonFiniteLoss, short
 from engine.runlog import RunLog
 from engine_fakes import (
@@ -215,7 +216,7 @@ def test_best_and_last_are_the_weights_of_those_epochs(tmp_path, monkeypatch):
     assert [file.name for file in sorted(trainer.folder.checkpoints.iterdir())] == [
         "best", "epoch-0003-step-000000.npz", "epoch-0004-step-000000.npz", "latest"
     ]  # fmt: skip
-    assert (trainer.folder.checkpoints / "best").read_text() == "epoch 2, top-1 0.7500: best.pdparams\n"
+    assert (trainer.folder.checkpoints / "best").read_text() == "epoch 2, top-1 0.7500, raw: best.pdparams\n"
     assert (trainer.folder.checkpoints / "latest").read_text() == "epoch-0004-step-000000.npz\n"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import pytest
 from engine import loop
+from engine import loss as losses
 from engine.checkpoint import training_arrays
 from engine.interrupt import HOURS, Interrupt, Stopped
 from engine.meter import NonFiniteLoss
@@ -379,13 +380,13 @@ def test_the_code_of_another_commit_is_told(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_loss_that_is_not_finite_leaves_finite_files(tmp_path, monkeypatch, value):
-    real, steps = loop.smoothed_cross_entropy, []
+    real, steps = losses.smoothed_cross_entropy, []
 
     def loss(*arguments):
         steps.append(1)
         return real(*arguments) * (value if len(steps) == STEPS + 4 else 1.0)
 
-    monkeypatch.setattr(loop, "smoothed_cross_entropy", loss)
+    monkeypatch.setattr(losses, "smoothed_cross_entropy", loss)
     with pytest.raises(NonFiniteLoss, match=rf"loss is {value} in epoch 2, step 4; lower train\.lr"):
         train(tmp_path, train__save_steps=1, train__log_every=50)
     folder = loop.checkpoint.RunFolder(tmp_path)
