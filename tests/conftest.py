@@ -1,6 +1,7 @@
 """Fixtures every test may use. `tools/` is put on sys.path, as a user of the Python interface would."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from startup import import_paddle  # noqa: E402
 
 import_paddle()
 import models  # noqa: E402, F401
+
+# A shell that starts the tests in the background has Ctrl-C ignored, which tests send to themselves and their children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
