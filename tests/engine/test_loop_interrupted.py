@@ -353,6 +353,18 @@ def test_another_batch_goes_on_at_the_same_images(tmp_path, before, now, steps, 
     assert seen == order[step * now:]
 
 
+def test_a_batch_that_leaves_no_step_to_do_keeps_the_figures(tmp_path):
+    train(tmp_path, kill=(1, 7), train__save_steps=6, train__log_every=50)
+    # Its two steps of 12 are the six of 4 that were done.
+    second = train(tmp_path, batch_size=12, train__log_every=50)
+    assert "going on in epoch 2 after step 2 from" in second.notes[-1]
+    _, metrics, _, _ = result(second)
+    epochs = {row["epoch"]: row for row in metrics if row["kind"] == "epoch"}
+    whole = train(tmp_path / "whole", train__log_every=1)
+    of_six = [row for row in result(whole)[1] if row["kind"] == "train" and row["epoch"] == 2 and row["step"] == 6]
+    assert epochs[2]["loss"] == pytest.approx(of_six[0]["loss"], rel=1e-6)
+
+
 def test_the_seed_may_change_between_epochs_only(tmp_path):
     train(tmp_path, kill=(1, 5), train__save_steps=2)
     with pytest.raises(UserError, match=r"train\.seed=7: .* in the middle of epoch 2, .* train\.seed=42; choose"):

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from engine import meeting
 from engine.meeting import Meeting
 
 
@@ -120,4 +121,12 @@ def test_strangers_are_shown_out():
     first, second = together(lambda: Meeting(store, "127.0.0.1", 0, 2), stranger)
     assert together(first, second) == [None, None]
     first.close()
+    second.close()
+
+
+def test_one_that_does_not_come_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(meeting, "_JOINING", 0.5)
+    store = Store()
+    first, second = together(lambda: Meeting(store, "127.0.0.1", 0, 4), lambda: Meeting(store, "127.0.0.1", 2, 4))
+    assert str(first).startswith("of 4 processes, 1, 3 did not come within 0.5 s; their logs")
     second.close()

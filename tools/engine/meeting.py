@@ -7,6 +7,8 @@ import time
 _KEY = "t2t/meeting"
 # Seconds without a sign of a machine, and between the questions after that, until its connection counts as broken.
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+# Seconds that the first process waits for the others to come; Paddle's launcher starts all of them at about one time.
+_JOINING = 180
 # Seconds that a process outlives another one.
 _PATIENCE = 3
 
@@ -19,7 +21,8 @@ class Meeting:
     would take 90.)
 
     store: Paddle's TCPStore (set, wait, get), through which the first process tells its address. host: address of the
-    first process's machine. Raises RuntimeError in all other processes when one ends.
+    first process's machine. Raises RuntimeError in all other processes when one ends, and in the first one when another
+    does not come.
     """
 
     def __init__(self, store, host, rank, world):
@@ -82,9 +85,15 @@ def _invite(store, host, world):
         server.bind((host, 0))
         server.listen(world)
         store.set(_KEY, f"{server.getsockname()[1]} {token}")
-        peers = {}
+        peers, end = {}, time.monotonic() + _JOINING
         while len(peers) < world - 1:
-            peer, _ = server.accept()
+            try:
+                server.settimeout(max(end - time.monotonic(), 0.01))
+                peer, _ = server.accept()
+            except socket.timeout:
+                absent = ", ".join(str(number) for number in range(1, world) if number not in peers)
+                raise RuntimeError(f"of {world} processes, {absent} did not come within {_JOINING} s; their logs, on "
+                                   "the machines they are on, tell why") from None
             number = _introduction(peer, token)
             if number is None:
                 peer.close()

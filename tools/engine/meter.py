@@ -144,6 +144,9 @@ class Meter:
 
     def close(self):
         """Tell the figures of the whole epoch."""
+        # A batch that has grown may have left no step to do, and so no line that took these in.
+        self.totals += self._rows.sum(axis=0)
+        self._rows = np.zeros_like(self._rows)
         loss, acc = self.totals[:2] / self.totals[2]
         epochs, skipped = self.trainer.config.train.epochs, int(self.totals[3])
         note = f", skipped images: {skipped}" if skipped else ""
