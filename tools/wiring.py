@@ -222,9 +222,9 @@ def eval_batches(config, class_names=None):
 def _batches(config, samples, transform, *, train):
     data, seed = config.data, config.train.seed
     place = data.train_dir if train else data.val_dir
-    distributed.check_same(
-        {f"data.{'train' if train else 'val'}_dir={place}": samples.labels}, "all machines need the same images"
-    )
+    if distributed.world_size() > 1:
+        images = {f"data.{'train' if train else 'val'}_dir={place}": samples.fingerprint()}
+        distributed.check_same(images, "all machines need the same images")
     loader = build_loader(
         ImageDataset(samples, transform, train=train, seed=seed, on_error=data.on_error),
         batch_size=config.train.batch_size if train else config.val.batch_size,

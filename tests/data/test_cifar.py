@@ -243,6 +243,10 @@ def test_samples_pickle_and_hold_one_array(tmp_path):
     assert copy.path(7) == samples.path(7) and copy.image(7) == samples.image(7)
     assert samples.pixels.nbytes == TRAIN * 3072 and samples.pixels.dtype == np.uint8
     assert samples.pixels.flags.c_contiguous and samples.pixels.base.base is None
+    assert copy.fingerprint() == samples.fingerprint()
+    copy.pixels = copy.pixels.copy()
+    copy.pixels[-1, 2, 31, 31] ^= 1
+    assert copy.fingerprint() != samples.fingerprint()
 
 
 def test_folders_of_images_are_still_folders_of_images(tmp_path):

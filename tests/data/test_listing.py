@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from data.listing import PROBED_FILES, SUFFIXES, read_samples
+from data.listing import PROBED_FILES, SUFFIXES, Samples, read_samples
 from errors import UserError
 
 
@@ -238,3 +238,11 @@ def test_samples_pickle_and_stay_small(tmp_path):
     stored = sys.getsizeof(samples.names) + samples.ends.nbytes + samples.labels.nbytes
     assert stored < 50 * count
     assert not any(isinstance(value, (list, tuple, dict)) for value in vars(samples).values())
+
+
+def test_the_fingerprint_is_that_of_names_labels_and_their_order():
+    base = Samples("/a", ["x/1.jpg", "y/2.jpg"], [0, 1], 2)
+    assert Samples("/elsewhere", ["x/1.jpg", "y/2.jpg"], [0, 1], 2).fingerprint() == base.fingerprint()
+    for names, labels in ((["y/2.jpg", "x/1.jpg"], [0, 1]), (["x/1.jpg", "y/2.jpg"], [1, 0]),
+                          (["x/1.jp", "gy/2.jpg"], [0, 1]), (["x/1.jpg"], [0])):  # fmt: skip
+        assert Samples("/a", names, labels, 2).fingerprint() != base.fingerprint()

@@ -14,6 +14,7 @@ The files are input from strangers. Nothing is unpacked to disk, no pickle is ex
 is believed before it was compared with that of the published one.
 """
 
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -91,6 +92,12 @@ class CifarSamples:
 
     def __len__(self):
         return len(self.labels)
+
+    def fingerprint(self):
+        """Hexadecimal digest of the pixels and labels, in their order."""
+        digest = hashlib.blake2b(np.ascontiguousarray(self.pixels).data, digest_size=16)
+        digest.update(self.labels.tobytes())
+        return digest.hexdigest()
 
     def path(self, index):
         """Where sample `index` lies, such as "/data/cifar-10-python.tar.gz:data_batch_1[17]". For messages."""

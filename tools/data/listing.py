@@ -1,5 +1,6 @@
 """Which images there are and what their labels are: a list file, one folder per class, or a CIFAR set (data.cifar)."""
 
+import hashlib
 import os
 import re
 
@@ -45,6 +46,12 @@ class Samples:
         start = self.ends[index - 1] if index else 0
         name = self.names[start:self.ends[index]].decode("utf-8", "surrogateescape")
         return os.path.join(self.directory, name)
+
+    def fingerprint(self):
+        """Hexadecimal digest of the relative paths and labels, in their order; equal on machines with the same list."""
+        digest = hashlib.blake2b(self.names, digest_size=16)
+        digest.update(self.ends.tobytes() + self.labels.tobytes())
+        return digest.hexdigest()
 
     def image(self, index):
         """Sample `index` as a PIL.Image of mode RGB; raises ImageError (data.decode) where it cannot be read."""
