@@ -137,7 +137,7 @@ def draw(args, title, network, pixels, config):
 
 def chosen_token(given, splits, size):
     """(row, column) of `--token ROW,COLUMN`, or of the middle token. Raises UserError."""
-    from pictures.token_sheet import tokens_along_all
+    from pictures.splits import tokens_along_all
 
     side = tokens_along_all(size, splits)[-1]
     words = (given or f"{side // 2},{side // 2}").split(",")

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from t2t import token_length
 
 
 class Split(NamedTuple):
@@ -15,7 +16,16 @@ class Split(NamedTuple):
 
 def tokens_along(size, split):
     """Tokens along an axis of `size` positions (paper, equation 3, square root): 224 pixels with 7/4/2 give 56."""
-    return (size + 2 * split.padding - split.kernel) // split.stride + 1
+    _, rows, _ = token_length(size, size, split.kernel, split.kernel - split.stride, split.padding)
+    return rows
+
+
+def tokens_along_all(size, splits):
+    """Positions along an axis before the first split and after each: [size, ...]."""
+    sides = [size]
+    for split in splits:
+        sides.append(tokens_along(sides[-1], split))
+    return sides
 
 
 def field(splits, index):
@@ -36,9 +46,7 @@ def paths(size, splits, index=None):
     A way is a chain of windows, one for each split, each holding the one before. In two dimensions the ways multiply:
     np.outer of rows and columns.
     """
-    sizes = [size]
-    for split in splits:
-        sizes.append(tokens_along(sizes[-1], split))
+    sizes = tokens_along_all(size, splits)
     ways = np.ones(sizes[-1], np.int64)
     if index is not None:
         ways = (np.arange(sizes[-1]) == index).astype(np.int64)

@@ -5,7 +5,7 @@ from PIL import Image, ImageDraw
 
 from pictures import canvas
 from pictures.canvas import BLUE, GREY, ORANGE, Key, Panel, Row
-from pictures.splits import field, paths, stride_of, tokens_along
+from pictures.splits import field, paths, stride_of, tokens_along_all
 
 _SIDE = 310
 _THIN = (255, 255, 255)
@@ -65,14 +65,6 @@ def token_lines(size, splits, token):
         + (f"up to {most} ways" if most > 1 else "one way")
     )
     yield f"ways from a pixel to the final tokens: {_span(everywhere)}"
-
-
-def tokens_along_all(size, splits):
-    """Positions along an axis before the first split and after each: [size, ...]."""
-    sides = [size]
-    for split in splits:
-        sides.append(tokens_along(sides[-1], split))
-    return sides
 
 
 def _marked(pixels, splits, token):
