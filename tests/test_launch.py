@@ -35,7 +35,7 @@ def train(root, tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_each_rank_killed_in_turn_then_stopped_and_gone_on(train):
+def test_each_rank_killed_in_turn_then_stopped_and_gone_on(train, root, tmp_path):
     for rank in (1, 0):
         running = train(train__save_steps=1)
         running.wait_for_steps(2)
@@ -55,6 +55,18 @@ def test_each_rank_killed_in_turn_then_stopped_and_gone_on(train):
         assert re.match(rf"stopped by {number.name}; the state is in .*\.npz: .*same command again$",
                         running.out.splitlines()[-1])  # fmt: skip
     assert len(list((running.output / "launch").iterdir())) == 4
+    # The same total batch in one process is trained at the same rate.
+    line = r"^batch: 4 per process x 2 = 8; (lr .*), weight decay .*?; (.* steps)$"
+    first, last = re.search(line, running.out, re.M).groups()
+    assert "; processes: 2\n" in running.out and running.out.count("batch: ") == 1
+    more = {"train__epochs": 500, "train__log_every": 1, "train__batch_size": 8}
+    alone = ["bash", str(root / "scripts" / "train.sh"), *settings(tmp_path, tmp_path / "alone", **more)]
+    running = Running(alone, tmp_path / "alone")
+    running.wait_for_steps()
+    os.kill(running.process.pid, signal.SIGTERM)
+    running.end()
+    assert f"batch: 8 per process x 1 = 8; {first}" in running.out and f"; {last}\n" in running.out
+    assert "; processes: 1\n" in running.out
 
 
 def test_broken_image_ends_the_job_with_one_line(train, tmp_path):
@@ -91,6 +103,29 @@ def test_no_process_outlives_the_launchers(root, tmp_path, victim):
         assert running.err.startswith("launch: Paddle's launcher died by SIGKILL; ")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_machines_hear_of_a_failure_before_their_processes_have_met(root, tmp_path, rank):
+    program = tmp_path / "train.py"
+    failure = f"if os.environ['PADDLE_TRAINER_ID'] == '{rank}':\n    time.sleep(3)\n    raise ValueError('boom')\n"
+    program.write_text("import os\n" + PROGRAM.replace("TOOLS", repr(str(root / "tools"))).replace(
+        "time.sleep(600)", f"{failure}time.sleep(600)"))  # fmt: skip
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+    machines = [
+        Running([sys.executable, str(root / "tools" / "launch.py"), "--nnodes", "2", "--master", master, "--rank",
+                 number, "--nproc_per_node", "1", str(program), f"output={tmp_path / number}"], tmp_path / number)
+        for number in "01"
+    ]  # fmt: skip
+    machines[rank].wait_for(lambda: any("ready" in log.read_text() for log in tmp_path.glob("?/launch/*/workerlog.0")))
+    assert [one.end()[0] for one in machines] == [1, 1]
+    own, other = machines[rank].err.splitlines(), machines[1 - rank].err.splitlines()
+    assert "ValueError: boom" in own and own[-1].startswith(f"launch: process {rank} failed; the output of ")
+    # The server that tells the others goes with the first machine's launcher, sometimes before they have asked.
+    told = ["ValueError: boom", f"launch: process {rank} failed on {socket.gethostname()}"]
+    assert other[-2:] == told or (rank == 0 and other[-1].endswith(f"the first machine, {master}, has gone"))
+
+
 def test_two_machines_train_lose_one_and_go_on(train):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -105,6 +140,7 @@ def test_two_machines_train_lose_one_and_go_on(train):
     os.kill(second.ranks()[0], signal.SIGKILL)
     assert [first.end()[0], second.end()[0]] == [1, 1]
     assert "process 1 died without a word" in second.err and "Loss:" not in second.out
+    assert first.err.splitlines()[-1] == f"launch: process 1 died without a word by SIGKILL on {socket.gethostname()}"
     first, second = start()
     assert GOING_ON in first.out
     os.kill(second.process.pid, signal.SIGTERM)

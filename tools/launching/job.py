@@ -16,14 +16,28 @@ from errors import UserError
 from startup import end_with_parent
 
 from launching.console import Console
-from launching.workers import CRASH, MISTAKE, SILENT, STOPPED, Worker, cause, find_workers, holds_back_sigterm, tail
+from launching.machines import Machines
+from launching.workers import (
+    CRASH,
+    ECHO,
+    MISTAKE,
+    SILENT,
+    STOPPED,
+    Worker,
+    cause,
+    find_workers,
+    holds_back_sigterm,
+    tail,
+)
 
 # Seconds between two looks at the processes.
 _TICK = 0.02
 # Paddle's launcher ends the others within 15 s of a failure; later this program does.
 _PATIENCE = 40
-# Other machines, which may have failed for good, are waited for so long before a new start is given up.
+# Other machines, which may have failed for good, are waited for so long when starting anew.
 _MEETING = 600
+# After a failure on another machine the processes of this one should end by themselves within this time.
+_ECHOES = 10
 # What a cluster sets for its own use of the launcher; it would override the options given here.
 _FOREIGN = ("MASTER", "DEVICES", "NNODES", "RUN_MODE", "LOG_OVERWRITE", "NPROC_PER_NODE", "RANK", "LOG_DIR", "IPS",
             "TRAINER_ID", "LOCAL_RANK", "JOB_ID")  # fmt: skip
@@ -64,7 +78,9 @@ class Job:
         self._again, self._started = again, time.monotonic()
         self.may_restart = False
         self.workers, self.asked = [], []
-        self.expected = _count(options)
+        chosen = dict(zip(options[::2], options[1::2]))
+        self.expected = int(chosen.get("--nproc_per_node") or len(chosen["--gpus"].split(",")))
+        self._master = chosen.get("--master")
         self._gone_since = None
         try:
             made = _first_missing(output)
@@ -81,14 +97,19 @@ class Job:
 
     def run(self):
         """Start the job, wait for its end, tell about it; returns the exit code."""
-        self._start()
-        while True:
-            ended = self.launcher.poll() is not None
-            self._watch()
-            if ended and not self._alive():
-                break
-            time.sleep(_TICK)
-        return self._finish()
+        with contextlib.closing(Machines(self._master)) as machines:
+            self.machines = machines
+            while self._again and not self.signals.pending and self._elapsed() < _MEETING and machines.still_ending():
+                time.sleep(0.5)
+            self._start()
+            machines.begin()
+            while True:
+                ended = self.launcher.poll() is not None
+                self._watch()
+                if ended and not self._alive():
+                    break
+                time.sleep(_TICK)
+            return self._finish()
 
     def _start(self):
         environment = {k: v for k, v in os.environ.items() if k not in [f"PADDLE_{name}" for name in _FOREIGN]}
@@ -103,6 +124,9 @@ class Job:
                 preexec_fn=lambda: (end_with_parent(), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})),
             )  # fmt: skip
 
+    def _elapsed(self):
+        return time.monotonic() - self._started
+
     def _alive(self):
         return [worker for worker in self.workers if worker.died is None]
 
@@ -113,6 +137,8 @@ class Job:
         now = time.monotonic()
         for worker in self._alive():
             worker.look(now)
+            if worker.code:
+                self._tell_machines()
         for worker in self.workers:
             if worker.rank == 0 and not self.console.follow(worker.log):
                 # Nobody reads on, after which one process would end too.
@@ -141,11 +167,14 @@ class Job:
         gone = self.launcher.poll() is not None
         if gone and self._gone_since is None:
             self._gone_since = now
-        if self._again and not self.workers and not gone and now - self._started > _MEETING:
+        if self._again and not self.workers and not gone and self._elapsed() > _MEETING:
             say(f"no new start: the other machines have not come within {_MEETING} s")
             self._kill(self.launcher.pid)
         late = (failed and waiting and now - max(failed) > _PATIENCE) or (gone and now - self._gone_since > 5)
         if late and self._alive():
+            self._kill(*(worker.pid for worker in self._alive()))
+        if self.machines.news and now - self.machines.news.heard > _ECHOES:
+            self.launcher.kill()
             self._kill(*(worker.pid for worker in self._alive()))
 
     @staticmethod
@@ -163,8 +192,8 @@ class Job:
             return 0
         self._clean()
         self._add_unseen()
-        found = cause(self.workers)
-        worker, kind, lines = found or (None, SILENT, [])
+        self._tell_machines()
+        worker, kind, lines = cause(self.workers) or (None, SILENT, [])
         self.console.close(show=kind == STOPPED or (kind == SILENT and worker is not None and worker.rank == 0))
         if kind == MISTAKE:
             sys.stderr.write(f"{lines[0]}\n")
@@ -179,6 +208,10 @@ class Job:
                 sys.stderr.write("interrupted\n")
                 return 1
             return 128 + self.asked[0]
+        if self.machines.news and kind in (ECHO, SILENT):
+            sys.stderr.write(f"{self.machines.news.text}\n")
+            self.may_restart = self.machines.news.restart
+            return 2 if self.machines.news.mistake else 1
         if kind == SILENT and worker and worker.code is None and 0 < code < 128:
             # The launcher took the exit code first. Its own is that of any process, so none may have failed otherwise.
             worker.code = code if all(one.ending()[0] == SILENT for one in self.workers) else None
@@ -197,19 +230,34 @@ class Job:
             if log.exists():
                 self.workers.append(Worker(0, number, number, log))
 
+    def _tell_machines(self):
+        """Tell the other machines why this one ends, unless they know or it was for their sake."""
+        worker, kind, lines = cause([one for one in self.workers if one.died and one.code]) or (None, SILENT, [])
+        if kind == ECHO:
+            self.machines.listen()
+        host = socket.gethostname()
+        if kind in (ECHO, STOPPED) or (kind == SILENT and worker and worker.code > 0):
+            # The last one is the program's verdict, which all processes come to.
+            self.machines.tell(None)
+        elif kind == MISTAKE:
+            self.machines.tell(f"{lines[0]} (on {host})", mistake=True, restart=False)
+        elif self.asked:
+            name = signal.Signals(self.asked[0]).name
+            self.machines.tell(f"launch: the job was ended on {host} by {name}", restart=False)
+        elif worker:
+            text = "\n".join([*lines, f"launch: process {worker.rank} {_how(worker, kind)} on {host}"])
+            self.machines.tell(text)
+        else:
+            self.machines.tell(f"launch: the job has ended on {host}")
+
     def _tell(self, worker, kind, code):
         where = f"the output of each process is in {self.folder}"
         if worker is None:
             sys.stderr.writelines(f"{line}\n" for line in tail(self.folder / "launcher.log").splitlines()[-20:])
             return say(f"Paddle's launcher failed with exit code {code} before any process had started; {where}")
-        how = "failed"
-        if kind == SILENT:
-            how = "died without a word"
-        if (worker.code or 0) < 0:
-            how += f" by {signal.Signals(-worker.code).name}"
         if code < 0:
             return say(f"Paddle's launcher died by {signal.Signals(-code).name}; {where}")
-        return say(f"process {worker.rank} {how}; {where}")
+        return say(f"process {worker.rank} {_how(worker, kind)}; {where}")
 
     def _clean(self):
         """Remove what the launcher noted of the environment."""
@@ -237,10 +285,10 @@ def _send(pid, number):
         os.kill(pid, number)
 
 
-def _count(options):
-    """Processes on this machine."""
-    chosen = dict(zip(options[::2], options[1::2]))
-    return int(chosen.get("--nproc_per_node") or len(chosen["--gpus"].split(",")))
+def _how(worker, kind):
+    """How a process ended, in words."""
+    how = "died without a word" if kind == SILENT else "failed"
+    return how + (f" by {signal.Signals(-worker.code).name}" if (worker.code or 0) < 0 else "")
 
 
 def _first_missing(folder):
