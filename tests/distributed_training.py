@@ -207,6 +207,7 @@ def refusals(own, pictures, cut_folder):
 
     refused = {
         "array": lambda: distributed.check_same({"a": 1, "b": array, "c": rank}, "see to it"),
+        "names": lambda: distributed.check_same(dict.fromkeys("abc"[:rank + 1]), "see to it"),
         "settings": settings_differ,
         "images": lambda: wiring.train_batches(settings(pictures, "plain" if rank else "uneven")),
         "state": state_differs, "frozen": frozen_differ, "teacher": teacher_differs, "place": place_differs,

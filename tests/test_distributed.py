@@ -200,6 +200,8 @@ def test_few_images(results, world):
         for size in (1, 2, 4):
             assert found[f"ten {size}"][0] == 0.8 and found[f"ten {size}"][3] == 10
             assert found[f"ten {size}"][2] == pytest.approx(found["ten 1"][2], abs=1e-6)
+        # The wrong ones in the last, smaller batch: a mean of batch means would be 0.667.
+        assert found["last 4"][0] == 0.8 and found["last 4"][1] == 1.0
         # Images 0 and 1 are wrong.
         assert (found["five 2"][0], found["five 2"][3]) == (0.6, 5)
         assert (found["one 64"][0], found["one 64"][3]) == (0.0, 1)
@@ -336,6 +338,7 @@ def test_a_slow_save_holds_nobody_up_for_good(results):
 
 @pytest.mark.parametrize("name, text", [
     ("array", r"b: process 1 has another value than process 0; see to it"),
+    ("names", r"process 1 has 2 values to compare, process 0 has 1, or others than these; see to it"),
     ("settings", r"train\.lr: process 1 has .*"),
     ("images", r"data\.train_dir=\S+: process 1 has .*; all machines need the same images"),
     ("state", r"optimizer/cls_token/moment1_0: process 1 has .* run folder output=\S+ on a shared disk"),

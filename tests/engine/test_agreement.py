@@ -40,8 +40,8 @@ def trainer_of(folder, steps=40, **values):
 ], ids=str)  # fmt: skip
 def test_the_same_values_pass(two, value):
     check_same({"a": value, "b": 1}, "")
-    (rows,) = two
-    assert rows.shape == (1, 2) and rows.dtype == np.int64
+    names, rows = two
+    assert names.shape == (1, 2) and rows.shape == (1, 2) and rows.dtype == np.int64
 
 
 @pytest.mark.parametrize("one, other", [
@@ -54,9 +54,21 @@ def test_the_first_difference_is_named(monkeypatch, one, other):
     monkeypatch.setattr(distributed, "gather_rows", lambda row: rows.append(row) or np.concatenate([row] * 3))
     check_same({"a": 1, "b": one, "c": one}, "")
     check_same({"a": 1, "b": other, "c": other}, "")
-    monkeypatch.setattr(distributed, "gather_rows", lambda row: np.concatenate([rows[0], rows[0], rows[1]]))
+    answers = iter([[rows[0]] * 3, [rows[1], rows[1], rows[3]]])
+    monkeypatch.setattr(distributed, "gather_rows", lambda row: np.concatenate(next(answers)))
     with pytest.raises(UserError, match="^b: process 2 has another value than process 0; do something$"):
         check_same({"a": 1, "b": one, "c": one}, "do something")
+
+
+@pytest.mark.parametrize("other", [{"a": 1}, {"a": 1, "c": 2}, {"b": 2, "a": 1}, {}], ids=str)
+def test_other_names_are_told_before_values_are_gathered(monkeypatch, other):
+    rows = []
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "gather_rows", lambda row: rows.append(row) or np.concatenate([row] * 2))
+    check_same(other, "")
+    monkeypatch.setattr(distributed, "gather_rows", lambda row: np.concatenate([row, rows[0]]))
+    with pytest.raises(UserError, match=rf"^process 1 has {len(other)} values to compare, process 0 has 2, .*; do so$"):
+        check_same({"a": 1, "b": 2}, "do so")
 
 
 def test_alone_nothing_is_compared(tmp_path, monkeypatch):
@@ -92,8 +104,9 @@ def test_one_collective_for_each_line(two, tmp_path, log_every, asked):
     trainer.fit()
     settled = [rows for rows in two if rows.dtype == np.float64 and rows.shape[1] > 6]
     assert len(settled) == len(asked)
-    # Besides: the place and the tensors at the start; two evaluations of two steps, each asked once whether to stop.
-    assert len(two) == len(asked) + 2 + 2 * 2
+    # Besides: the place, the tensors and their names at the start; two evaluations of two steps, each asked once
+    # whether to stop.
+    assert len(two) == len(asked) + 3 + 2 * 2
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -99,13 +99,19 @@ def broadcast(tensors):
 
 
 def check_same(values, remedy):
-    """Raise UserError, in all processes alike, where one holds another value than rank 0; in one collective.
+    """Raise UserError, in all processes alike, where one holds another value than rank 0; in two collectives.
 
-    values: name -> paddle tensor or NumPy array, compared byte by byte, or what repr tells whole. Every process needs
-    the same names in the same order. The error names the first value that differs and the first process that has it.
+    values: name -> paddle tensor or NumPy array, compared byte by byte, or what repr tells whole. The error names the
+    first value that differs and the first process that has it, or says that the names are not the same.
     """
-    if world_size() == 1 or not values:
+    if world_size() == 1:
         return
+    # The number of names too, since arrays of different lengths cannot be gathered.
+    names = gather_rows(np.array([[len(values), _digest(list(values))]]))
+    if (names != names[0]).any():
+        other = int((names != names[0]).any(axis=1).argmax())
+        raise UserError(f"process {other} has {names[other, 0]} values to compare, process 0 has {names[0, 0]}, or "
+                        f"others than these; {remedy}")
     digests = gather_rows(np.array([[_digest(value) for value in values.values()]]))
     differs = digests != digests[0]
     if differs.any():
