@@ -74,7 +74,14 @@ def test_broken_image_ends_the_job_with_one_line(train, tmp_path):
     running = train(data__workers=2)
     code, _ = running.end()
     assert code == 2 and running.err.startswith(f"error: {broken}: broken image") and running.err.count("\n") == 1
-    assert "Traceback" not in running.out
+    assert "Traceback" not in running.out and not (running.output / "launch").exists()
+
+
+def test_a_refused_job_leaves_nothing_behind(train):
+    running = train(device="gpu")
+    code, _ = running.end()
+    assert code == 2 and running.err.startswith("error: device=gpu: ") and running.err.count("\n") == 1
+    assert not running.output.exists()
 
 
 PROGRAM = """

@@ -3,8 +3,8 @@
     python tools/launch.py --nproc_per_node 2 tools/train.py --config config/quickstart.yaml train.epochs=5
 
 The words before the program are options of `python -m paddle.distributed.launch`; scripts/launch.sh chooses them. What
-each process writes lies in OUTPUT/launch/ while the job runs and after a failure, OUTPUT being the run folder. Linux
-only: it reads /proc.
+each process writes lies in OUTPUT/launch/ while the job runs and after a failure that was no mistake of the user's,
+OUTPUT being the run folder. Linux only: it reads /proc.
 """
 
 import os

@@ -197,6 +197,8 @@ class Job:
         self.console.close(show=kind == STOPPED or (kind == SILENT and worker is not None and worker.rank == 0))
         if kind == MISTAKE:
             sys.stderr.write(f"{lines[0]}\n")
+            # That line tells all, and a run that never began should leave no folder.
+            self._remove()
             return 2
         if kind == STOPPED:
             if not any(worker.rank == 0 for worker in self.workers):
