@@ -117,6 +117,7 @@ class Project:
             shutil.copytree(root / name, self.root / name, ignore=shutil.ignore_patterns("__pycache__"))
         self.write(self.root / "tools/train.py", PROGRAM)
         self.write(self.root / "tools/val.py", PROGRAM)
+        self.write(self.root / "tools/ablation.py", PROGRAM)
         self.write(self.root / "config/own.yaml", "base: t2t_vit_7.yaml\noutput: output/own\n")
         self.cards(0)
         drop = ("GPUS", "NPROC", "NNODES", "MASTER", "RANK", "PYTHON", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
@@ -202,6 +203,16 @@ def test_config_is_found_from_the_caller_then_from_the_root(launching, tmp_path)
     (report,) = reports(launching.run("train.sh", "config/own.yaml", cwd=tmp_path))
     assert report["args"] == ["--config", "config/own.yaml"]
     refused(launching.run("train.sh", "config/absent.yaml", cwd=tmp_path), "config/absent.yaml", str(tmp_path))
+
+
+def test_ablation_takes_the_same_words(launching, tmp_path):
+    own = ["--config", str(launching.root / "config/own.yaml")]
+    for words, expected in (
+        (["config/own.yaml", "--seeds", "2", "a.b=1"], [*own, "--seeds", "2", "a.b=1"]),
+        (["--seeds", "2"], ["--seeds", "2"]), (["a.b=1"], ["a.b=1"]), ([], []),
+    ):  # fmt: skip
+        (report,) = reports(launching.run("ablation.sh", *words, cwd=tmp_path))
+        assert report["args"] == expected
 
 
 def test_help_tells_the_variables_and_what_the_program_takes(launching):
