@@ -44,7 +44,7 @@ def main(argv=None):
     wiring.class_table(config, None)
     val = wiring.eval_batches(config, samples.class_names)
     folder = RunFolder(project_path(config.output))
-    state, notes = folder.examine(config, train.samples)
+    state, notes = folder.examine(config, train.samples, train.fingerprint())
     if state:
         wiring.check_same_classes(config, folder.path, samples.class_names)
     paddle.seed(config.train.seed)

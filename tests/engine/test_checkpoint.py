@@ -260,6 +260,16 @@ def test_another_number_of_training_images_is_refused(folder):
         folder.examine(make_config(), 1281167)
 
 
+def test_another_list_of_as_many_images_is_told(folder):
+    folder.save(ARRAYS, {**meta(1), "train_list": "a1"})
+    assert folder.examine(make_config(), 22, "a1")[1] == [] == folder.examine(make_config(), 22)[1]
+    listed = make_config(data__train_dir="d", data__train_list="l.txt")
+    for config, place in ((make_config(data__train_dir="d"), "data.train_dir=d"), (listed, "data.train_list=l.txt")):
+        assert folder.examine(config, 22, "b2")[1][-1] == f"{place}: other images or labels than before, as many"
+    folder.save(ARRAYS, meta(2))
+    assert folder.examine(make_config(), 22, "b2")[1] == []
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "train.log", "classes.txt"])
 def test_a_folder_of_somebody_else_is_refused(tmp_path, name):
     (tmp_path / name).write_text("mine")

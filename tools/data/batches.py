@@ -60,6 +60,10 @@ class Batches:
         """Number of samples of the data set."""
         return len(self.loader.dataset)
 
+    def fingerprint(self):
+        """Hexadecimal digest of the list of images and labels, of the pixels where they come from a CIFAR archive."""
+        return self.loader.dataset.samples.fingerprint()
+
     def set_epoch(self, epoch, start=0):
         """Choose the order and the augmentation of the next iteration, which leaves out the first `start` batches."""
         self._epoch, self._start = epoch, start

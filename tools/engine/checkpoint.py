@@ -47,11 +47,12 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._lock = None
 
-    def examine(self, config, train_images):
+    def examine(self, config, train_images, train_list=None):
         """Look at what is there before anything is written: the state to go on from (see `latest`) or None, and notes.
 
-        train_images: number of training images. Raises UserError when the folder is not that of a run, holds weights
-        but no checkpoint, or a run of another model or on another number of training images.
+        train_images: number of training images; train_list: digest of their list, of which a change is told, since
+        labels may have been put right. Raises UserError when the folder is not that of a run, holds weights but no
+        checkpoint, or a run of another model or on another number of training images.
         """
         self._check_owner()
         state, notes = self.latest()
@@ -74,6 +75,11 @@ class RunFolder:
                     f"output={self.path}: its run was trained on {before} images, now there are {train_images} in "
                     f"data.train_dir={config.data.train_dir}; choose another output"
                 )
+            if train_list and state["meta"].get("train_list", train_list) != train_list:
+                source = f"data.train_list={config.data.train_list}"
+                if not config.data.train_list:
+                    source = f"data.train_dir={config.data.train_dir}"
+                notes.append(f"{source}: other images or labels than before, as many")
         return state, notes
 
     def create(self, config):

@@ -46,6 +46,7 @@ class Trainer:
         self.network, self.optimizer = network, optimizer
         self.train, self.val = train, val
         self.config, self.folder, self.log = config, folder, log
+        self._listed = train.fingerprint()
         self.rates = Rates(network, config.train, self._global_batch * config.train.accumulate)
         self.ema = ema
         self.loss = distillation or LabelLoss(config.train.smoothing)
@@ -288,6 +289,7 @@ class Trainer:
             "meter": meter and meter.state(),
             "best": list(self.best),
             "train_images": self.train.samples,
+            "train_list": self._listed,
             "config": plain(self.config),
             "code": code_version(),
             "logs": self.log.positions(),
