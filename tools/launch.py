@@ -34,6 +34,7 @@ def main(argv=None):
             if not job.may_restart or attempt == restarts:
                 return code
             say(f"restart {attempt + 1} of {restarts}")
+            job.wait_for_machines()
     return code
 
 

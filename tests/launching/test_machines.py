@@ -1,166 +1,184 @@
-"""Supervisors of several machines hear of each other's ends, through the server of Paddle's own launcher."""
+"""Supervisors of several machines hear of each other's ends, through files in the run folder that they share."""
 
 import contextlib
 import json
+import os
 import socket
 import time
-import urllib.request
 
 import pytest
 from launching import machines
 from launching.machines import Machines
-from paddle.distributed.launch.utils.kv_server import KVServer
 
 
 @pytest.fixture
-def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@pytest.fixture
-def server(port):
-    """A started KVServer, to be stopped by `server.stop()` at most once."""
-    running = KVServer(port)
-    running.start()
-    yield running
-    if not running.stopped:
-        running.stop()
-
-
-@pytest.fixture
-def machine(port, monkeypatch):
-    """machine(name) -> Machines that has begun; all are closed at the end."""
-    for name, seconds in {"_EVERY": 0.05, "_SILENCE": 1.0, "_REFUSED": 0.5}.items():
-        monkeypatch.setattr(machines, name, seconds)
+def machine(tmp_path, monkeypatch):
+    """machine(job="j") -> Machines that has begun; all are closed at the end."""
+    for name, value in {"_EVERY": 0.03, "_PATIENCE": 15}.items():
+        monkeypatch.setattr(machines, name, value)
     with contextlib.ExitStack() as stack:
 
-        def start(name):
-            monkeypatch.setattr(machines, "_TOKEN", name)
-            one = stack.enter_context(contextlib.closing(Machines(f"127.0.0.1:{port}")))
-            one.begin()
+        def start(job="j"):
+            one = stack.enter_context(contextlib.closing(Machines(tmp_path / "launch" / "machines")))
+            one.begin(job)
             return one
 
         yield start
 
 
-def heard(one, seconds=10):
+def heard(one, seconds=10.0):
     end = time.monotonic() + seconds
     while not one.news and time.monotonic() < end:
-        time.sleep(0.02)
+        time.sleep(0.01)
     return one.news
 
 
-def words(port):
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"http://127.0.0.1:{port}/t2t/") as answer:
-            return {key[-1]: json.loads(value) for key, value in json.load(answer).items()}
-    except urllib.error.HTTPError:
-        return {}
+def words(one):
+    return json.loads(one._file.read_text())
 
 
-def wait_for(condition):
+def wait_until_all_know(*some):
     end = time.monotonic() + 10
-    while not condition():
+    while any(len(one._silent) < len(some) - 1 for one in some):
         assert time.monotonic() < end
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
-def test_all_others_hear_why_one_failed(server, machine):
-    a, b, c = (machine(name) for name in "abc")
-    b.tell("Traceback\nValueError: \x1b[31mboom", mistake=False)
+def test_all_others_hear_why_one_failed(machine):
+    a, b, c = (machine() for _ in "abc")
+    b.tell("Traceback\nValueError: \x1b[31mboom" + "x" * 100_000)
     b.tell("later", mistake=True)
     for one in (a, c):
-        assert heard(one).text == "Traceback\nValueError: [31mboom"
+        assert heard(one).text.startswith("Traceback\nValueError: [31mboomx")
         assert one.news.restart and not one.news.mistake
     assert not b.news
 
 
-def test_a_mistake_is_told_as_one(server, machine):
-    a, b = machine("a"), machine("b")
+def test_a_mistake_is_told_as_one(machine):
+    a, b = machine(), machine()
     a.tell("error: x", mistake=True, restart=False)
     assert heard(b).mistake and not b.news.restart
 
 
-def test_what_is_heard_is_not_told_back(server, port, machine):
-    a, b = machine("a"), machine("b")
+def test_one_that_comes_late_hears_it_too(machine):
+    a = machine()
+    a.tell("failed")
+    a.close()
+    late = machine()
+    late.listen()
+    assert late.news.text == "failed"
+
+
+def test_what_is_heard_is_not_told_back(machine):
+    a, b = machine(), machine()
     a.tell("first")
     assert heard(b).text == "first"
     b.tell("an echo of it")
-    assert "text" not in words(port)["b"]
+    assert "text" not in words(b)
 
 
-def test_machines_that_live_or_have_done_their_part_are_no_news(server, port, machine):
-    a, b, c = (machine(name) for name in "abc")
-    wait_for(lambda: set(words(port)) == {"a", "b", "c"})
-    c.close()
-    assert set(words(port)) == {"a", "b"}
-    assert not heard(a, 2.0) and not b.news
-    # Ended for the others' sake: they know more of it.
-    b.tell(None)
+def test_machines_that_live_or_have_done_their_part_are_no_news(machine):
+    a, b, c = (machine() for _ in "abc")
+    wait_until_all_know(a, b, c)
+    b.close()
+    c.leave_nothing()
+    assert words(b)["over"] and not c._file.exists()
     assert not heard(a, 1.5)
+    assert not a.others_left()
 
 
-def test_a_machine_that_falls_silent_has_gone(server, port, machine):
-    a, b = machine("a"), machine("b")
-    wait_for(lambda: words(port).get("b", {}).get("beats", 0) > 2 and set(words(port)) == {"a", "b"})
+@pytest.mark.parametrize("other", ["k", "", "J"])
+def test_other_jobs_are_not_heard(machine, other):
+    a, b = machine("j"), machine(other)
+    b.tell("failed")
+    b._closed.set()
+    assert not heard(a, 1.0) and not a.others_left()
+
+
+def test_a_machine_that_falls_silent_has_gone(machine):
+    a, b = machine(), machine()
+    wait_until_all_know(a, b)
+    for _ in range(40):
+        # Asking more often is no longer silence.
+        a.listen()
+    assert a.others_left() and not a.news
     b._closed.set()
     assert heard(a).text == f"launch: machine {socket.gethostname()} has gone" and a.news.restart
+    assert not a.others_left()
 
 
-def test_the_first_machine_that_has_gone(server, port, machine):
-    one = machine("a")
-    wait_for(lambda: "a" in words(port))
-    server.stop()
-    assert heard(one).text == f"launch: the launcher of the first machine, 127.0.0.1:{port}, has gone"
+def test_a_disk_that_does_not_answer_is_no_silence(machine, monkeypatch):
+    a, b = machine(), machine()
+    wait_until_all_know(a, b)
+
+    def fail(*_, **__):
+        raise OSError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Machines, "_others", fail)
+        broken.setattr(Machines, "_say", fail)
+        assert not heard(a, 1.5)
+    assert not heard(a, 1.5) and not b.news
+    b.tell("failed")
+    assert heard(a).text == "failed"
 
 
-def test_the_first_machine_may_come_late(port, machine):
-    one = machine("a")
-    assert not heard(one, 1.5)
-    server = KVServer(port)
-    server.start()
-    wait_for(lambda: "a" in words(port))
-    assert not one.news
-    one.close()
-    server.stop()
+STRANGERS = ("", "[]", "{", '"text"', "null", "7", "[" * 100_000, '{"job": "j"}', '{"job": "j", "beats": []}')
 
 
-STRANGERS = ("", "[]", "{", '"text"', '{"text": 1}', '{"beats": []}', '{"beats": 1}', "null")
-
-
-def test_words_of_strangers_do_no_harm(server, port, machine):
-    one, other = machine("a"), machine("b")
+def test_damaged_words_do_no_harm(machine):
+    one, other = machine(), machine()
+    stranger = one._folder / "a.json"
     for value in STRANGERS:
-        with server.kv_lock:
-            server.kv["/t2t/stranger"] = value.encode()
-        assert not heard(one, 0.3)
-    with server.kv_lock:
-        del server.kv["/t2t/stranger"]
+        stranger.write_text(value)
+        assert not heard(one, 0.2)
+    stranger.write_bytes(b"\xff\xfe")
+    assert not heard(one, 0.2)
     other.tell("failed")
     assert heard(one).text == "failed"
 
 
-def test_a_new_start_waits_for_the_first_machine_to_end_the_old_one(server, port, machine):
-    old = machine("a")
-    old.tell("failed")
-    old.close()
-    again = Machines(f"127.0.0.1:{port}")
-    assert again.still_ending()
-    server.stop()
-    assert not again.still_ending()
-    fresh = KVServer(port)
-    fresh.start()
-    assert not again.still_ending()
-    fresh.stop()
+def test_a_new_start_waits_for_the_others_to_end_the_old_one(machine):
+    a, b = machine(), machine()
+    wait_until_all_know(a, b)
+    a.tell("failed")
+    a.close()
+    assert a.others_left()
+    assert heard(b)
+    b.close()
+    assert not a.others_left()
+
+
+def test_nothing_stays_of_a_job_that_ended_well(machine, tmp_path):
+    a, b = machine(), machine()
+    a.leave_nothing()
+    b.leave_nothing()
+    assert not list((tmp_path / "launch").iterdir())
+
+
+def test_old_words_are_removed(machine, tmp_path):
+    folder = tmp_path / "launch" / "machines"
+    folder.mkdir(parents=True)
+    for name, age in (("old", 700), ("new", 100)):
+        (folder / f"{name}.json").write_text("{}")
+        os.utime(folder / f"{name}.json", (time.time() - age,) * 2)
+    machine()
+    assert not (folder / "old.json").exists() and (folder / "new.json").exists()
 
 
 def test_a_single_machine_has_nobody_to_talk_to():
     one = Machines(None)
-    one.begin()
-    assert not one.still_ending()
+    one.begin("j")
+    one.tell("failed")
+    one.listen()
+    assert not one.others_left()
+    one.close()
+    one.leave_nothing()
+    assert one.news is None
+
+
+def test_before_the_processes_are_there_nothing_is_written(tmp_path):
+    one = Machines(tmp_path / "machines")
     one.tell("failed")
     one.close()
-    assert one.news is None
+    assert not (tmp_path / "machines").exists()

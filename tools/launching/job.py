@@ -38,6 +38,8 @@ _PATIENCE = 40
 _MEETING = 600
 # After a failure on another machine the processes of this one should end by themselves within this time.
 _ECHOES = 10
+# Where they have ended first, the words of the other machine come within this time.
+_NEWS = 5
 # What a cluster sets for its own use of the launcher; it would override the options given here.
 _FOREIGN = ("MASTER", "DEVICES", "NNODES", "RUN_MODE", "LOG_OVERWRITE", "NPROC_PER_NODE", "RANK", "LOG_DIR", "IPS",
             "TRAINER_ID", "LOCAL_RANK", "JOB_ID")  # fmt: skip
@@ -80,7 +82,8 @@ class Job:
         self.workers, self.asked = [], []
         chosen = dict(zip(options[::2], options[1::2]))
         self.expected = int(chosen.get("--nproc_per_node") or len(chosen["--gpus"].split(",")))
-        self._master = chosen.get("--master")
+        self._several = "--master" in chosen
+        self.machines = Machines(output / "launch" / "machines" if self._several else None)
         self._gone_since = None
         try:
             made = _first_missing(output)
@@ -97,12 +100,8 @@ class Job:
 
     def run(self):
         """Start the job, wait for its end, tell about it; returns the exit code."""
-        with contextlib.closing(Machines(self._master)) as machines:
-            self.machines = machines
-            while self._again and not self.signals.pending and self._elapsed() < _MEETING and machines.still_ending():
-                time.sleep(0.5)
+        with contextlib.closing(self.machines):
             self._start()
-            machines.begin()
             while True:
                 ended = self.launcher.poll() is not None
                 self._watch()
@@ -110,6 +109,12 @@ class Job:
                     break
                 time.sleep(_TICK)
             return self._finish()
+
+    def wait_for_machines(self):
+        """Let the other machines end this start too, before they are asked to a new one."""
+        begun = time.monotonic()
+        while self.machines.others_left(True) and not self.signals.pending and time.monotonic() - begun < _MEETING:
+            time.sleep(1)
 
     def _start(self):
         environment = {k: v for k, v in os.environ.items() if k not in [f"PADDLE_{name}" for name in _FOREIGN]}
@@ -134,6 +139,8 @@ class Job:
         known = {worker.pid for worker in self.workers}
         if len(self._alive()) < self.expected:
             self.workers += [w for w in find_workers(self.launcher.pid, self.folder) if w.pid not in known]
+            if self.workers:
+                self.machines.begin(self.workers[0].job)
         now = time.monotonic()
         for worker in self._alive():
             worker.look(now)
@@ -155,6 +162,7 @@ class Job:
         starting = len(self.workers) < self.expected or not self._alive()
         if starting or (again and number == signal.SIGINT):
             # There is nothing to save, or the user does not want to wait. The workers die with the launcher.
+            self._tell_machines()
             self._kill(self.launcher.pid, *(worker.pid for worker in self._alive()))
             return
         for worker in self._alive():
@@ -188,12 +196,15 @@ class Job:
         code = self.launcher.returncode
         if code == 0:
             self.console.close(show=True)
+            self.machines.leave_nothing()
             self._remove()
             return 0
         self._clean()
         self._add_unseen()
         self._tell_machines()
         worker, kind, lines = cause(self.workers) or (None, SILENT, [])
+        if kind == ECHO:
+            self._await_news()
         self.console.close(show=kind == STOPPED or (kind == SILENT and worker is not None and worker.rank == 0))
         if kind == MISTAKE:
             sys.stderr.write(f"{lines[0]}\n")
@@ -213,6 +224,8 @@ class Job:
         if self.machines.news and kind in (ECHO, SILENT):
             sys.stderr.write(f"{self.machines.news.text}\n")
             self.may_restart = self.machines.news.restart
+            if self.machines.news.mistake:
+                self._remove()
             return 2 if self.machines.news.mistake else 1
         if kind == SILENT and worker and worker.code is None and 0 < code < 128:
             # The launcher took the exit code first. Its own is that of any process, so none may have failed otherwise.
@@ -220,10 +233,19 @@ class Job:
         if kind == SILENT and worker and (worker.code or 0) > 0:
             # The program's own verdict, such as a target that was missed; it has said so.
             return worker.code
+        if kind == ECHO and self._several:
+            lines = ["launch: a process on another machine has ended; the console there tells why"]
         sys.stderr.writelines(f"{line}\n" for line in lines)
         self._tell(worker, kind, code)
         self.may_restart = True
         return 1
+
+    def _await_news(self):
+        """Give the machine that failed time to say so."""
+        end = time.monotonic() + _NEWS
+        while not self.machines.news and time.monotonic() < end and self.machines.others_left():
+            self.machines.listen()
+            time.sleep(0.1)
 
     def _add_unseen(self):
         # These were gone before anybody looked.
@@ -235,8 +257,6 @@ class Job:
     def _tell_machines(self):
         """Tell the other machines why this one ends, unless they know or it was for their sake."""
         worker, kind, lines = cause([one for one in self.workers if one.died and one.code]) or (None, SILENT, [])
-        if kind == ECHO:
-            self.machines.listen()
         host = socket.gethostname()
         if kind in (ECHO, STOPPED) or (kind == SILENT and worker and worker.code > 0):
             # The last one is the program's verdict, which all processes come to.

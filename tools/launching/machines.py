@@ -1,7 +1,6 @@
 """What the supervisors of several machines know of each other: who is there, and who has failed why."""
 
 import contextlib
-import http.client
 import json
 import secrets
 import socket
@@ -9,13 +8,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-_PREFIX = "/t2t/"
-# Seconds between two signs of life, for an answer, of silence after which a machine counts as gone, and the same where
-# it answers that its launcher is not there.
-_EVERY, _ANSWER, _SILENCE, _REFUSED = 1, 5, 40, 15
-_LONGEST = 1 << 16
-# This supervisor among those of its host name; new starts keep it.
-_TOKEN = secrets.token_hex(4)
+# Seconds between two signs of life, and how many times none may come before a machine counts as gone.
+_EVERY, _PATIENCE = 1, 30
+# Words that are older, in seconds, are of nobody who lives, and are removed by the next job.
+_OLD = 600
 
 
 @dataclass(frozen=True)
@@ -32,108 +28,105 @@ class News:
 class Machines:
     """Tells the other machines that this one lives or why it has failed, and hears it of them.
 
-    A process that waits for one of another machine would notice only after minutes that it has failed or that its
-    machine has gone. The words go through the key-value server that Paddle's launcher runs on the first machine, as
-    long as it lives. Anybody in that network can write there, so what is heard is only shown, and ends the job.
+    A process that waits for one of another machine would notice only after minutes, over NCCL after half an hour, that
+    it has failed or that its machine has gone. The words go through small files in the run folder, which all machines
+    share, one for each machine and start; where they do not share it, nothing is heard.
 
-    master: "host:port" of that server, None on a single machine. `news`: the first News heard, None before.
+    folder: Path for the files, made when needed; None on a single machine. `news`: the first News heard, None before.
     """
 
-    def __init__(self, master):
+    def __init__(self, folder):
         self.news = None
-        self._host = socket.gethostname()
-        self._key = f"{_PREFIX}{self._host}-{_TOKEN}"
-        self._beats, self._seen = 0, {}
+        self._folder = folder
+        self._words = {"host": socket.gethostname(), "beats": 0}
+        self._silent = {}
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._ended = master is None
-        if master:
-            host, _, port = master.rpartition(":")
-            self._address = host, int(port)
+        self._file = folder and folder / f"{self._words['host']}-{secrets.token_hex(4)}.json"
 
-    def begin(self):
-        """Speak and listen from now on."""
-        if not self._ended:
+    def begin(self, job):
+        """Speak and listen from now on to the machines that call their start of the job by the same name."""
+        if self._folder and "job" not in self._words:
+            self._words["job"] = job
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                for file in self._folder.glob("*.json"):
+                    if time.time() - file.stat().st_mtime > _OLD:
+                        file.unlink()
             threading.Thread(target=self._live, daemon=True).start()
-
-    def still_ending(self):
-        """Whether the first machine is still at the start of the job that this one has told the end of."""
-        if self._ended:
-            return False
-        try:
-            return self._key in json.loads(self._ask("GET", self._key) or "{}")
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
 
     def tell(self, text, mistake=False, restart=True):
         """Tell why this machine fails; None: the others know. Only the first call counts."""
-        words = {"host": self._host}
-        if text is not None and not self.news:
-            words.update(text=text, mistake=mistake, restart=restart)
-        self._end("PUT", json.dumps(words))
+        if "over" not in self._words and "text" not in self._words and not self.news and text is not None:
+            self._say(text=text, mistake=mistake, restart=restart)
 
     def listen(self):
-        """Hear at once what there is to hear; the server may be gone before the next time."""
-        if not self._ended and not self.news:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                self.news = self._read(self._ask("GET", _PREFIX), time.monotonic())
+        """Hear at once what there is to hear."""
+        if not self.news and "job" in self._words:
+            with contextlib.suppress(OSError):
+                self.news = self._hear()
 
     def close(self):
         """Leave; where nothing has been told, this machine has done its part."""
         self._closed.set()
-        self._end("DELETE")
+        self._say(over=True)
 
-    def _end(self, method, body=None):
-        with self._lock:
-            if not self._ended:
-                self._ended = True
-                with contextlib.suppress(OSError, http.client.HTTPException):
-                    self._ask(method, self._key, body)
-
-    def _ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER)
+    def others_left(self, counting=False):
+        """Whether another machine is still at the start of the job that has ended here. counting: asked every second,
+        so that one which says nothing any more is not waited for."""
         try:
-            connection.request(method, path, body)
-            return connection.getresponse().read(_LONGEST)
-        finally:
-            connection.close()
+            self._hear(counting)
+            return any("over" not in words and self._silent[name][1] <= _PATIENCE for name, words in self._others())
+        except (OSError, KeyError):
+            return False
+
+    def leave_nothing(self):
+        """Leave, as `close`, and take back what this machine has said, for an end that nobody needs to hear of."""
+        self.close()
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
 
     def _live(self):
-        answered = None
         while not self._closed.wait(_EVERY) and not self.news:
-            try:
-                self._beat()
-                answer = self._ask("GET", _PREFIX)
-                answered = time.monotonic()
-                self.news = self._read(answer, answered)
-            except (OSError, http.client.HTTPException) as error:
-                limit = _REFUSED if isinstance(error, ConnectionRefusedError) else _SILENCE
-                # Before the first answer the launcher there has not begun.
-                if answered and time.monotonic() - answered > limit:
-                    host, port = self._address
-                    self.news = News(f"launch: the launcher of the first machine, {host}:{port}, has gone")
+            # A disk that does not answer says nothing of the other machines, so that only whole rounds count.
+            with contextlib.suppress(OSError):
+                self._say(beats=self._words["beats"] + 1)
+                self.news = self.news or self._hear(counting=True)
 
-    def _beat(self):
+    def _say(self, **more):
         with self._lock:
-            if not self._ended:
-                self._beats += 1
-                self._ask("PUT", self._key, json.dumps({"host": self._host, "beats": self._beats}))
+            if "over" in self._words or "job" not in self._words:
+                return
+            self._words.update(more)
+            with contextlib.suppress(OSError):
+                # In place: another file under the same name may be seen late on a network disk.
+                self._file.write_text(json.dumps(self._words), encoding="utf-8")
 
-    def _read(self, answer, now):
+    def _others(self):
+        """(file name, words) of each other machine at the same start."""
+        for file in sorted(self._folder.glob("*.json")) if "job" in self._words else ():
+            try:
+                words = json.loads(file.read_text(encoding="utf-8"))
+            except (FileNotFoundError, ValueError, RecursionError):
+                # Gone, or being written.
+                continue
+            if file != self._file and isinstance(words, dict) and words.get("job") == self._words["job"]:
+                yield file.name, words
+
+    def _hear(self, counting=False):
         """News in the words of the other machines, None where there are none."""
-        try:
-            words = {key: json.loads(text) for key, text in json.loads(answer or "{}").items() if key != self._key}
-            for word in words.values():
-                if "text" in word:
-                    return News(_printable(word["text"]), bool(word["mistake"]), bool(word["restart"]))
-            signs = {(key, word["beats"], word["host"]) for key, word in words.items() if "beats" in word}
-            self._seen = {sign: self._seen.get(sign, now) for sign in signs}
-            for (_, _, host), since in self._seen.items():
-                if now - since > _SILENCE:
-                    return News(_printable(f"launch: machine {host} has gone"))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # Not the words of such a supervisor.
-            pass
-        return None
+        news = None
+        for name, words in self._others():
+            beats, rounds = self._silent.get(name, (None, 0))
+            rounds = rounds + counting if beats == words.get("beats") else 0
+            self._silent[name] = words.get("beats"), rounds
+            if "text" in words:
+                news = news or News(_printable(words["text"]), bool(words.get("mistake")), bool(words.get("restart")))
+            elif rounds > _PATIENCE and "over" not in words:
+                news = news or News(_printable(f"launch: machine {words.get('host')} has gone"))
+        return news
 
 
 def _printable(text):

@@ -23,7 +23,7 @@ _TAIL_BYTES, _SHOWN_LINES = 1 << 16, 30
 @dataclass
 class Worker:
     """One process. rank: among all machines; local: on this one; died: when it was seen to be dead, None: alive;
-    code: exit code, -N after signal N, None while unknown."""
+    code: exit code, -N after signal N, None while unknown; job: name of this start, the same on all machines."""
 
     pid: int
     rank: int
@@ -31,6 +31,7 @@ class Worker:
     log: Path
     died: float = None
     code: int = None
+    job: str = ""
 
     def look(self, now):
         """Note whether the process has ended meanwhile."""
@@ -73,7 +74,10 @@ def find_workers(launcher, folder):
         known = dict(word.split(b"=", 1) for word in words if b"=" in word)
         if b"PADDLE_LOCAL_RANK" in known:
             local = int(known[b"PADDLE_LOCAL_RANK"])
-            found.append(Worker(pid, int(known[b"PADDLE_TRAINER_ID"]), local, Path(folder) / f"workerlog.{local}"))
+            # Where the processes meet; Paddle's launcher chooses other ports each time.
+            job = b" ".join(known.get(name, b"") for name in (b"PADDLE_MASTER", b"PADDLE_TRAINER_ENDPOINTS")).decode()
+            log = Path(folder) / f"workerlog.{local}"
+            found.append(Worker(pid, int(known[b"PADDLE_TRAINER_ID"]), local, log, job=job))
     return found
 
 
