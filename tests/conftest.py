@@ -1,5 +1,6 @@
 """Fixtures every test may use. `tools/` is put on sys.path, as a user of the Python interface would."""
 
+import importlib
 import os
 import signal
 import sys
@@ -10,15 +11,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
-import ablating  # noqa: E402, F401
-import data  # noqa: E402, F401  tests/data would take this name otherwise
-import engine  # noqa: E402, F401
-import pictures  # noqa: E402, F401
-import weights  # noqa: E402, F401
 from startup import import_paddle  # noqa: E402
 
 import_paddle()
-import models  # noqa: E402, F401
+# pytest names the modules of tests/data `data.test_...` and would take tests/data for the package of that name, unless
+# the one in tools/ has been imported before.
+for folder in sorted(ROOT.joinpath("tests").iterdir()):
+    if ROOT.joinpath("tools", folder.name, "__init__.py").is_file():
+        importlib.import_module(folder.name)
 
 # A shell that starts the tests in the background has Ctrl-C ignored, which tests send to themselves and their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
