@@ -57,6 +57,17 @@ def test_fewer_channels_make_a_narrower_picture(words, tmp_path):
     assert sizes[1][0] - sizes[0][0] == 3 * 128
 
 
+def test_features_of_several_networks(words, tmp_path):
+    make_folders(tmp_path / "train")
+    make_folders(tmp_path / "val", count=1)
+    more = {"train__epochs": 1, "train__max_steps": 1, "model__img_size": SIZE, "model__name": "mobilenet_v3"}
+    assert run("train", *settings(tmp_path, tmp_path / "run", **more), "model.drop_path=0").code == 0
+    more = ("--beside", tmp_path / "run", "--kind", "features", "--channels", 3, "--size", 32)
+    outcome = run("visualize", *words, *more, "--output", tmp_path / "f.png")
+    parts = ("\nt2t_vit_7, visualize0/w.pdparams at 32 px\n", "blocks.6", "\nmobilenet_v3, run/best", "blocks.16")
+    drawn(outcome, tmp_path / "f.png", *parts)
+
+
 def test_attention(words, tmp_path):
     outcome = run("visualize", *words, "--kind", "attention", "--output", tmp_path / "a.png")
     few = drawn(outcome, tmp_path / "a.png", "rollout: own weight")
@@ -183,6 +194,9 @@ def test_a_call_that_fails_leaves_the_old_picture(words, tmp_path, monkeypatch):
     ((), ("--kind",)),
     (("--kind", "all"), ("all", "features")),
     (("--kind", "features", "--heads"), ("--heads", "attention")),
+    (("--kind", "attention", "--beside", "w"), ("--beside", "features")),
+    (("--kind", "features", "--beside", "missing"), ("missing",)),
+    (("--kind", "features", "--beside", "w", "--config", "c.yaml"), ("--config", "--beside")),
     (("--kind", "tokens", "--channels", "3"), ("--channels", "features")),
     (("--kind", "attention", "--token", "0,0"), ("--token", "tokens")),
     (("--kind", "features", "--channels", "0"), ("--channels", "0")),

@@ -1,14 +1,16 @@
 """Show what a network does with an image: `python tools/visualize.py IMG --weights W --kind features` writes a PNG.
 
 features: maps of the T2T stages and of every block, as in Figure 2 of the paper, with those framed that show low-level
-structure or nothing. attention: the class token's weights in every block, and attention rollout. tokens: the soft
-splits and what one final token sees. The figures are printed as text too. Weights and settings as for predict.py.
+structure or nothing; --beside sets those of other networks below. attention: the class token's weights in every block,
+and attention rollout. tokens: the soft splits and what one final token sees. The figures are printed as text too.
+Weights and settings as for predict.py.
 """
 
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from engine.arguments import Parser, add_weights, settle, short_path, words_and_settings
 from errors import UserError, run_command
@@ -34,6 +36,8 @@ def parse(argv):
                         "in the current folder, which replaces nothing but a picture of this command)")  # fmt: skip
     parser.add_argument("--size", type=int, metavar="PX", help="show the image at this size; the position table of the "
                         "weights is resized (default: the size they were trained at)")  # fmt: skip
+    parser.add_argument("--beside", metavar="W", action="append", default=[], help="features: weights of another "
+                        "network to compare with, as --weights; may be given again")  # fmt: skip
     parser.add_argument("--channels", type=int, metavar="N", help=f"features: maps of each layer (default: {CHANNELS})")
     parser.add_argument("--heads", action="store_true", help="attention: each head of each block too")
     parser.add_argument("--token", metavar="ROW,COLUMN", help="tokens: the final token to look at, counted from 0 "
@@ -42,9 +46,11 @@ def parse(argv):
     args.images, args.overrides = words_and_settings(args.images)
     if len(args.images) != 1:
         parser.error(f"{len(args.images) or 'no'} images given, one is needed")
-    for option, kind in (("channels", "features"), ("heads", "attention"), ("token", "tokens")):
+    for option, kind in (("beside", "features"), ("channels", "features"), ("heads", "attention"), ("token", "tokens")):
         if getattr(args, option) and args.kind != kind:
             parser.error(f"argument --{option}: goes with --kind {kind}")
+    if args.beside and args.config:
+        parser.error("argument --config: with --beside each network has the settings of its own weights")
     if args.channels is not None and args.channels < 1:
         parser.error(f"argument --channels: {args.channels}: must be 1 or more")
     return args
@@ -55,18 +61,15 @@ def main(argv=None):
     args = parse(argv)
     image = Path(os.path.expanduser(args.images[0]))
     output = output_file(args.output, image, args.kind)
-    config, weights = settle(args.config, args.weights, args.overrides)
+    chosen = [settle(args.config, weights, args.overrides) for weights in (args.weights, *args.beside)]
     import_paddle()
-    import wiring
     from data.decode import decode_rgb
     from engine.distributed import choose_device
 
-    choose_device(config.device)
+    choose_device(chosen[0][0].device)
     picture = decode_rgb(image)
-    network, config = network_at(config, weights, args.size)
-    pixels = wiring.eval_transform(config)(picture)
-    title = f"{config.model.name}, {weights.parent.name}/{weights.name}, {image.name} at {config.model.img_size} px"
-    drawn, lines = draw(args, title, network, pixels, config)
+    looks = [look(picture, config, weights, args.size) for config, weights in chosen]
+    drawn, lines = draw(args, image.name, looks)
     save(drawn, output)
     for line in lines:
         print(line)
@@ -116,23 +119,48 @@ def network_at(config, weights, size):
     return other, resized
 
 
-def draw(args, title, network, pixels, config):
-    """(PIL RGB, list of lines) of the kind asked for. Raises UserError for a kind that the network cannot show."""
+class Look(NamedTuple):
+    """What one network does with the image. name: of network, weights and size; pixels: uint8 [S, S, 3], what it saw
+    before normalisation; seen: pictures.watching.Observed.
+    """
+
+    name: str
+    pixels: Any
+    seen: Any
+
+
+def look(picture, config, weights, size):
+    """Run the network of the weights on a PIL RGB image, at `size` pixels or its own. Raises UserError."""
     import paddle
+    import wiring
     from data.loader import normalize
-    from pictures.sheets import attention, features
-    from pictures.token_sheet import tokens
     from pictures.watching import watch
 
+    network, config = network_at(config, weights, size)
+    pixels = wiring.eval_transform(config)(picture)
     seen = watch(network, normalize(paddle.to_tensor(pixels[None]), config.data.mean, config.data.std))
+    return Look(f"{config.model.name}, {weights.parent.name}/{weights.name} at {len(pixels)} px", pixels, seen)
+
+
+def draw(args, image, looks):
+    """(PIL RGB, list of lines) of the kind asked for. Raises UserError for a kind that the network cannot show."""
+    from pictures.sheets import attention, comparison, features
+    from pictures.token_sheet import tokens
+
+    channels = args.channels or CHANNELS
+    if args.beside:
+        networks = [(name, pixels, seen.layers) for name, pixels, seen in looks]
+        return comparison(f"Features of {image} in {len(looks)} networks", networks, channels)
+    [(name, pixels, seen)] = looks
+    title = f"{args.kind.capitalize()} of {image} in {name}"
     if args.kind == "features":
-        return features(f"Features of {title}", pixels, seen.layers, args.channels or CHANNELS)
+        return features(title, pixels, seen.layers, channels)
     if not seen.attention:
-        raise UserError(f"--kind {args.kind}: {config.model.name} has no tokens and no attention; use --kind features")
+        raise UserError(f"--kind {args.kind}: {name.split(',')[0]} has no tokens and no attention; use --kind features")
     if args.kind == "attention":
-        return attention(f"Attention of {title}", pixels, seen.attention, args.heads)
+        return attention(title, pixels, seen.attention, args.heads)
     token = chosen_token(args.token, seen.splits, len(pixels))
-    return tokens(f"Tokens of {title}", pixels, seen.splits, token, mixing=seen.mixing)
+    return tokens(title, pixels, seen.splits, token, mixing=seen.mixing)
 
 
 def chosen_token(given, splits, size):

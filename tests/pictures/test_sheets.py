@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pictures.canvas import BLUE, GREEN, ORANGE, RED
 from pictures.judging import edges, shrink
-from pictures.sheets import attention, features
+from pictures.sheets import attention, comparison, features
 from pictures.splits import Split
 from pictures.token_sheet import tokens
 
@@ -26,15 +26,17 @@ def test_features_frames_and_shares():
     maps[3] *= 50
     small = maps[:, :2, :2]
     sheet, lines = features("t", PIXELS, {"first": maps, "second": small}, 8)
-    first, second = lines[-2].split(), lines[-1].split()
+    first, second, both = (line.split() for line in lines[-3:])
     assert first == ["first", "16x16", "8", "12.5", "%", "25.0", "%", "12.5", "%"]
     assert second[:4] == ["second", "2x2", "8", "-"], "no edges on so few cells"
+    # Dead and too large are judged in both, 16 maps; the edges in the first alone. A flat map stays flat when cut.
+    assert both[:6] == ["all", "that", "were", "judged", "16", "12.5"] and both[7:9] == ["25.0", "%"]
     assert count(sheet, GREEN) - count_of_legend(GREEN) == FRAME
     # Three in each row.
     assert count(sheet, RED) - 2 * count_of_legend(RED) == 6 * FRAME
     # Half of the channels: 0, 2, 5 and 7.
     fewer, again = features("t", PIXELS, {"first": maps}, 4)
-    assert again[-1].split() == first and count(fewer, GREEN) == count_of_legend(GREEN)
+    assert again[-2].split() == first and count(fewer, GREEN) == count_of_legend(GREEN)
     assert count(fewer, RED) - 2 * count_of_legend(RED) == 2 * FRAME
 
 
@@ -50,6 +52,32 @@ def test_features_fewer_channels_than_asked_for():
     many, _ = features("t", PIXELS, {"a": maps}, 50)
     three, _ = features("t", PIXELS, {"a": maps}, 3)
     assert many.size == three.size
+
+
+def test_comparison():
+    maps = np.random.default_rng(1).standard_normal((8, 16, 16)).astype("float32")
+    dead = maps.copy()
+    dead[2] = 0
+    ones = {f"layer{number}": maps for number in range(7)}
+    others = {**ones, "layer1": dead, "layer4": dead}
+    sheet, lines = comparison("t", [("one", PIXELS, ones), ("other", PIXELS[::-1], others)], 8)
+    texts = {name: lines[lines.index(name) + 2 :][:8] for name in ("one", "other")}
+    for name, shares in (("one", ["0.0"] * 7), ("other", ["0.0", "12.5", "0.0", "0.0", "12.5", "0.0", "0.0"])):
+        assert [line.split()[0] for line in texts[name][:7]] == list(ones), "every layer is in the text"
+        assert [line.split()[5] for line in texts[name][:7]] == shares
+        assert texts[name][7].split()[4] == "56"
+    assert texts["other"][7].split()[7] == "3.6", "two of 56"
+    # Drawn are layers 0, 2, 4 and 6, and of those one is dead.
+    assert count(sheet, RED) - 2 * count_of_legend(RED) == FRAME
+
+
+def test_comparison_of_a_network_with_few_layers():
+    maps = np.random.default_rng(1).standard_normal((8, 16, 16)).astype("float32")
+    both = [("one", PIXELS, {"a": maps}), ("other", PIXELS, {"a": maps, "b": maps})]
+    sheet, _ = comparison("t", both, 8)
+    more, _ = comparison("t", [*both, both[0]], 8)
+    # A heading and one layer.
+    assert sheet.width == more.width and 120 < more.height - sheet.height < 180
 
 
 def test_attention_figures():

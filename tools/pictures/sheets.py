@@ -14,6 +14,9 @@ _MAP = 112
 _PER_ROW = 6
 # The mean and twelve heads; networks with more go on below.
 _HEADS_PER_ROW = 13
+# Layers of each network where several are compared; the paper's Figure 2 has three.
+_DEPTHS = 4
+_ALL = "all that were judged"
 
 
 def features(title, pixels, layers, channels):
@@ -22,25 +25,70 @@ def features(title, pixels, layers, channels):
     pixels: uint8 [S, S, 3]; layers: dict name -> float32 [C, h, w]; channels: how many of each layer are drawn, evenly
     spread over all. The shares in the text are of all channels.
     """
-    rows, lines = [Row("image", [Panel(canvas.enlarge(pixels, 2 * _MAP))])], _rule()
-    width = max(len(name) for name in layers)
-    lines.append(f"{'layer':{width}}  {'grid':>9}  channels  low-level    dead  too large")
+    rows, lines = _layers(pixels, layers, channels, drawn=layers)
+    image = Row("image", [Panel(canvas.enlarge(pixels, 2 * _MAP))])
+    return canvas.sheet(title, [_note(channels)], _keys(), [image, *rows]), [*_rule(), *lines]
+
+
+def comparison(title, networks, channels):
+    """Feature maps of several networks below one another, as in Figure 2: (PIL RGB, list of lines of text).
+
+    networks: list of (name, pixels, layers), the last two as for `features`. Of each network _DEPTHS layers are drawn,
+    evenly spread from the first to the last; the text has all of them.
+    """
+    rows, lines = [Row("image", [Panel(canvas.enlarge(networks[0][1], 2 * _MAP))])], _rule()
+    for name, pixels, layers in networks:
+        names = list(layers)
+        places = np.unique(np.linspace(0, len(names) - 1, _DEPTHS).round().astype(int))
+        more, text = _layers(pixels, layers, channels, drawn=[names[place] for place in places])
+        rows += [Row(name, []), *more]
+        lines += ["", name, *text]
+    notes = [_note(channels), f"Of each network {_DEPTHS} layers, evenly spread from its first to its last."]
+    return canvas.sheet(title, notes, _keys(), rows), lines
+
+
+def _layers(pixels, layers, channels, drawn):
+    """(rows of the layers named in `drawn`, lines of text of all of them) for one network."""
+    rows, judged = [], []
+    width = max(len(name) for name in (*layers, _ALL))
+    lines = [f"{'layer':{width}}  {'grid':>9}  channels  low-level    dead  too large"]
     for name, maps in layers.items():
         verdict = judge(maps, pixels)
-        grid = f"{maps.shape[1]}x{maps.shape[2]}"
-        shares = {
-            "low-level": _share(verdict.low_level, verdict.edges_judged),
-            "dead": _share(verdict.dead, verdict.judged),
-            "too large": _share(verdict.large, verdict.judged),
-        }
-        lines.append(f"{name:{width}}  {grid:>9}  {len(maps):>8}  {shares['low-level']:>9}  {shares['dead']:>6}"
-                     f"  {shares['too large']:>9}")
-        label = "\n".join([name, f"{len(maps)} x {grid}", *(f"{share} {what}" for what, share in shares.items())])
-        rows.append(Row(label, _map_panels(maps, verdict, channels)))
-    notes = ["Not attention maps, but features reshaped from the tokens (class token left out), or a convolution's "
-             f"maps; {channels} channels of each layer, evenly spread. Shares are of all channels of the layer."]
-    keys = [Key(colour, text) for colour, text in zip((GREEN, RED, RED), _rule())]
-    return canvas.sheet(title, notes, keys, rows), lines
+        judged.append(verdict)
+        grid, shares = f"{maps.shape[1]}x{maps.shape[2]}", _shares([verdict])
+        lines.append(_line(f"{name:{width}}  {grid:>9}  {len(maps):>8}", shares))
+        if name in drawn:
+            named = (f"{share} {what}" for share, what in zip(shares, ("low-level", "dead", "too large")))
+            label = "\n".join([name, f"{len(maps)} x {grid}", *named])
+            rows.append(Row(label, _map_panels(maps, verdict, channels)))
+    count = sum(len(maps) for maps in layers.values())
+    lines.append(_line(f"{_ALL:{width}}  {'':>9}  {count:>8}", _shares(judged)))
+    return rows, lines
+
+
+def _line(start, shares):
+    return f"{start}  {shares[0]:>9}  {shares[1]:>6}  {shares[2]:>9}"
+
+
+def _shares(verdicts):
+    """Of the channels that were judged, the shares that are low-level, dead, too large, as words."""
+    return [
+        _share([verdict.low_level for verdict in verdicts if verdict.edges_judged]),
+        *(_share([getattr(verdict, kind) for verdict in verdicts if verdict.judged]) for kind in ("dead", "large")),
+    ]
+
+
+def _share(flags):
+    return f"{100 * np.concatenate(flags).mean():.1f} %" if flags else "-"
+
+
+def _note(channels):
+    return ("Not attention maps, but features reshaped from the tokens (class token left out), or a convolution's "
+            f"maps; {channels} channels of each layer, evenly spread. Shares are of all channels of the layer.")
+
+
+def _keys():
+    return [Key(colour, text) for colour, text in zip((GREEN, RED, RED), _rule())]
 
 
 def _rule():
@@ -50,10 +98,6 @@ def _rule():
         f"dead: standard deviation at most {DEAD:g} times the layer's median",
         f"too large: largest absolute value above {LARGE:g} times the layer's median",
     ]
-
-
-def _share(flags, judged):
-    return f"{100 * flags.mean():.1f} %" if judged else "-"
 
 
 def _map_panels(maps, verdict, channels):
