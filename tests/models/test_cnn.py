@@ -39,6 +39,28 @@ def test_any_image_size_runs():
     assert build_model("mobilenet_v1", num_classes=0)(paddle.zeros([2, 3, 32, 32])).shape == [2, 1024]
 
 
+@pytest.mark.parametrize(("name", "channels"), [
+    ("resnet50", {4: 256, 8: 512, 16: 1024, 32: 2048}), ("mobilenet_v1", {2: 64, 4: 128, 8: 256, 16: 512, 32: 1024}),
+    ("mobilenet_v2", {2: 16, 4: 24, 8: 32, 16: 96, 32: 1280}),
+    ("mobilenet_v3", {2: 16, 4: 24, 8: 40, 16: 112, 32: 960}),
+])  # fmt: skip
+def test_maps_are_the_last_of_each_stride(name, channels):
+    network = build_model(name, num_classes=3)
+    network.eval()
+    seen = []
+    for block in network.blocks:
+        block.register_forward_post_hook(lambda layer, inputs, output: seen.append(output))
+    x = paddle.rand([2, 3, 64, 64])
+    maps = network.forward_features(x, maps=True)
+    assert {stride: grid.shape for stride, grid in maps.items()} == {
+        stride: [2, count, 64 // stride, 64 // stride] for stride, count in channels.items()
+    }
+    for grid in maps.values():
+        np.testing.assert_array_equal(grid, [out for out in seen if out.shape[2:] == grid.shape[2:]][-1])
+    with pytest.raises(ValueError, match="multiples of 32"):
+        network.forward_features(paddle.rand([1, 3, 48, 48]), maps=True)
+
+
 def test_dropout_is_in_front_of_the_head():
     network = build_model("mobilenet_v1", num_classes=3, drop_rate=0.5)
     seen = []

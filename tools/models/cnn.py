@@ -57,10 +57,24 @@ class CNN(nn.Layer):
         self.drop = Dropout(drop_rate)
         self.head = Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
-    def forward_features(self, x):
-        """Images [B, 3, S, S] -> features [B, C], the means over the last maps."""
+    def forward_features(self, x, maps=False):
+        """Images [B, 3, S, S] -> features [B, C], the means over the last maps.
+
+        With maps=True the last maps of each stride instead, for heads of detection and segmentation: a dict with the
+        strides as keys, {4: [B, 256, S/4, S/4] ... 32: [B, 2048, S/32, S/32]} for ResNet-50; MobileNets have 2 too.
+
+        Raises:
+            ValueError: maps=True and S no multiple of 32.
+        """
+        size, grids = x.shape[2], {}
+        if maps and size % 32:
+            raise ValueError(f"images are {size}x{size}: maps have whole strides on multiples of 32 pixels only")
         for block in self.blocks:
             x = block(x)
+            if maps and x.ndim == 4:
+                grids[size // x.shape[2]] = x
+        if maps:
+            return grids
         return x.mean(axis=[2, 3]) if x.ndim == 4 else x
 
     def forward(self, x):
