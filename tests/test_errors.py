@@ -49,3 +49,26 @@ def test_a_reader_that_goes_away_leaves_no_traceback(root, lines):
     process.stdin.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=30) == 1
+
+
+def program(root, line, **where):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from errors import run_command\n"
+        f"def main(argv):\n    {line}\n"
+        "sys.exit(run_command(main))"
+    )
+    command = [sys.executable, "-c", code, str(root / "tools")]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30, check=False, **where)
+
+
+@pytest.mark.parametrize("lines", [1, 100000])
+def test_output_on_a_full_disk_is_one_line(root, lines):
+    with open("/dev/full", "w") as full:
+        ended = program(root, f"print('line\\n' * {lines})", stdout=full)
+    assert ended.returncode == 2
+    assert ended.stderr == "error: standard output: No space left on device; write it elsewhere\n"
+
+
+def test_other_failures_of_files_keep_their_traceback(root):
+    ended = program(root, "print('line'); open('/dev/full', 'w').write('x' * 100000)", stdout=subprocess.DEVNULL)
+    assert ended.returncode == 1 and "Traceback" in ended.stderr and "No space left" in ended.stderr

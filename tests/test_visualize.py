@@ -68,6 +68,13 @@ def test_features_of_several_networks(words, tmp_path):
     drawn(outcome, tmp_path / "f.png", *parts)
 
 
+def test_features_of_hardly_any_pixels(tmp_path, folder):
+    make_weights(tmp_path / "w", name="mobilenet_v1")
+    words = (folder / "a.JPEG", "--weights", tmp_path / "w", *SMALL, "model.name=mobilenet_v1", "model.drop_path=0")
+    outcome = run("visualize", *words, "--kind", "features", "--size", 1, "--output", tmp_path / "f.png")
+    drawn(outcome, tmp_path / "f.png", "1x1", " - ")
+
+
 def test_attention(words, tmp_path):
     outcome = run("visualize", *words, "--kind", "attention", "--output", tmp_path / "a.png")
     few = drawn(outcome, tmp_path / "a.png", "rollout: own weight")

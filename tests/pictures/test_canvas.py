@@ -101,3 +101,8 @@ def test_text_is_written():
     sheet = np.asarray(canvas.sheet("Title", [], [], [Row("label", [Panel(flat((1, 2, 3)), "caption")])]))
     dark = (sheet.astype(int).sum(axis=2) < 3 * (INK[0] + 60)) & (sheet != (1, 2, 3)).any(axis=2)
     assert dark[:40].any() and dark[:, :60].any() and dark[-36:].any()
+
+
+def test_names_with_other_letters_stay_different():
+    names = ("a\u00f6.jpg", "a\u00fc.jpg", "a?.jpg")
+    assert len({canvas.sheet(name, [], [], [Row("", [Panel(flat(RED))])]).tobytes() for name in names}) == 3

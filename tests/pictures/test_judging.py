@@ -106,6 +106,8 @@ def test_grids_too_small_to_judge():
     assert small.judged and not small.edges_judged and not small.low_level.any()
     single = judge(noise(20, 1), disc())
     assert not single.judged and not single.dead.any() and not single.large.any()
+    pixel = np.zeros((1, 1, 3), "uint8")
+    assert not judge(noise(20, 1), pixel).judged, "an image of one pixel has no edges at all"
 
 
 def test_an_even_image_has_no_edges():

@@ -172,5 +172,5 @@ def _line(size):
 
 
 def _plain(text):
-    # Pillow's own font has no other letters, and no font file is there on every machine.
-    return text.encode("ascii", "replace").decode()
+    # Pillow's own font has no other letters, and no font file is there on every machine. Names stay different.
+    return text.encode("ascii", "backslashreplace").decode()

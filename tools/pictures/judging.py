@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
     """Bool [C] for dead, large and low_level, at most one of them true for a channel; correlation float [C], 0 to 1.
 
     judged: whether the maps are large enough for `dead` and `large`; edges_judged: for `low_level`. Where they are
-    not, all are False.
+    not, all are False and the correlation 0.
     """
 
     dead: np.ndarray
@@ -52,13 +52,18 @@ def judge(maps, pixels) -> Verdict:
     judged, edges_judged = side >= SMALLEST, side >= SMALLEST_EDGES
     dead = judged & (deviation <= DEAD * np.median(deviation))
     large = judged & ~dead & (peak > LARGE * np.median(peak))
+    correlation = _correlation(maps, pixels) if edges_judged else np.zeros(len(maps))
+    low_level = ~dead & ~large & (correlation >= LOW_LEVEL)
+    return Verdict(dead, large, low_level, correlation, judged, edges_judged)
+
+
+def _correlation(maps, pixels):
+    """Multiple correlation [C] of the fine structure with the edges, at the place where it is larger on average."""
     found = []
     for moved in (0, 0.5):
         planes = np.stack([shrink(plane, maps.shape[1:], moved) for plane in edges(pixels)])
         found.append(multiple_correlation(fine(maps), fine(planes)))
-    correlation = max(found, key=np.mean)
-    low_level = edges_judged & ~dead & ~large & (correlation >= LOW_LEVEL)
-    return Verdict(dead, large, low_level, correlation, judged, edges_judged)
+    return max(found, key=np.mean)
 
 
 def edges(pixels):

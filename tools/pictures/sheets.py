@@ -84,7 +84,7 @@ def _share(flags):
 
 def _note(channels):
     return ("Not attention maps, but features reshaped from the tokens (class token left out), or a convolution's "
-            f"maps; {channels} channels of each layer, evenly spread. Shares are of all channels of the layer.")
+            f"maps; up to {channels} channels of each layer, evenly spread. Shares are of all channels of the layer.")
 
 
 def _keys():
