@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pictures.judging import DEAD, LARGE, edges, fine, judge, multiple_correlation, shrink
+from pictures.judging import edges, fine, judge, multiple_correlation, shrink
 
 
 def disc(size=64):
@@ -20,10 +20,10 @@ def noise(count, side):
 def test_dead_and_too_large_among_the_channels_of_the_layer():
     maps = noise(8, 6)
     maps[2] = 3.0
-    maps[3] *= DEAD / 2
+    maps[3] *= 0.025
     maps[5] *= 20
     # As large as that everywhere, with the usual deviation.
-    maps[6] += 2 * LARGE * np.abs(maps).max()
+    maps[6] += 16 * np.abs(maps).max()
     verdict = judge(maps, disc())
     assert np.flatnonzero(verdict.dead).tolist() == [2, 3]
     assert np.flatnonzero(verdict.large).tolist() == [5, 6]
@@ -34,13 +34,22 @@ def test_dead_and_too_large_among_the_channels_of_the_layer():
 
 def test_thresholds_are_where_they_are_said_to_be():
     maps = np.repeat(noise(1, 6), 5, axis=0)
-    for factor, dead in ((DEAD * 1.01, False), (DEAD * 0.99, True)):
+    for factor, dead in ((0.0505, False), (0.0495, True)):
         maps[0] = maps[1] * factor
         assert judge(maps, disc()).dead.tolist() == [dead] + [False] * 4
     maps[0] = maps[1]
-    for factor, large in ((LARGE * 1.01, True), (LARGE * 0.99, False)):
+    for factor, large in ((8.08, True), (7.92, False)):
         maps[0] = maps[1] * factor
         assert judge(maps, disc()).large.tolist() == [large] + [False] * 4
+
+
+def test_a_correlation_of_one_half_is_enough():
+    # From noise alone to an edge alone, so finely that some lie close to either side.
+    edge, grain = shrink(edges(disc())[0], (16, 16)), noise(1, 16)[0]
+    maps = np.stack([part * edge / edge.std() + (1 - part) * grain for part in np.linspace(0, 1, 400)])
+    verdict = judge(maps, disc())
+    assert verdict.low_level.tolist() == (verdict.correlation >= 0.5).tolist()
+    assert np.abs(verdict.correlation - 0.5).min() < 0.005 and verdict.low_level.any() and not verdict.low_level.all()
 
 
 def test_a_layer_that_is_dead_as_a_whole():
