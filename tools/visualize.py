@@ -120,13 +120,18 @@ def network_at(config, weights, size):
 
 
 class Look(NamedTuple):
-    """What one network does with the image. name: of network, weights and size; pixels: uint8 [S, S, 3], what it saw
-    before normalisation; seen: pictures.watching.Observed.
+    """What one network does with the image. model: its name; weights: their file, in short; pixels: uint8 [S, S, 3],
+    what it saw before normalisation; seen: pictures.watching.Observed.
     """
 
-    name: str
+    model: str
+    weights: str
     pixels: Any
     seen: Any
+
+    def title(self):
+        """Network, weights and size, as a picture names them."""
+        return f"{self.model}, {self.weights} at {len(self.pixels)} px"
 
 
 def look(picture, config, weights, size):
@@ -139,7 +144,7 @@ def look(picture, config, weights, size):
     network, config = network_at(config, weights, size)
     pixels = wiring.eval_transform(config)(picture)
     seen = watch(network, normalize(paddle.to_tensor(pixels[None]), config.data.mean, config.data.std))
-    return Look(f"{config.model.name}, {weights.parent.name}/{weights.name} at {len(pixels)} px", pixels, seen)
+    return Look(config.model.name, f"{weights.parent.name}/{weights.name}", pixels, seen)
 
 
 def draw(args, image, looks):
@@ -149,14 +154,15 @@ def draw(args, image, looks):
 
     channels = args.channels or CHANNELS
     if args.beside:
-        networks = [(name, pixels, seen.layers) for name, pixels, seen in looks]
+        networks = [(one.title(), one.pixels, one.seen.layers) for one in looks]
         return comparison(f"Features of {image} in {len(looks)} networks", networks, channels)
-    [(name, pixels, seen)] = looks
-    title = f"{args.kind.capitalize()} of {image} in {name}"
+    [one] = looks
+    pixels, seen = one.pixels, one.seen
+    title = f"{args.kind.capitalize()} of {image} in {one.title()}"
     if args.kind == "features":
         return features(title, pixels, seen.layers, channels)
     if not seen.attention:
-        raise UserError(f"--kind {args.kind}: {name.split(',')[0]} has no tokens and no attention; use --kind features")
+        raise UserError(f"--kind {args.kind}: {one.model} has no tokens and no attention; use --kind features")
     if args.kind == "attention":
         return attention(title, pixels, seen.attention, args.heads)
     token = chosen_token(args.token, seen.splits, len(pixels))

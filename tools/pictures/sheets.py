@@ -39,8 +39,7 @@ def comparison(title, networks, channels):
     rows, lines = [Row("image", [Panel(canvas.enlarge(networks[0][1], 2 * _MAP))])], _rule()
     for name, pixels, layers in networks:
         names = list(layers)
-        places = np.unique(np.linspace(0, len(names) - 1, _DEPTHS).round().astype(int))
-        more, text = _layers(pixels, layers, channels, drawn=[names[place] for place in places])
+        more, text = _layers(pixels, layers, channels, drawn=[names[place] for place in _spread(len(names), _DEPTHS)])
         rows += [Row(name, []), *more]
         lines += ["", name, *text]
     notes = [_note(channels), f"Of each network {_DEPTHS} layers, evenly spread from its first to its last."]
@@ -82,6 +81,11 @@ def _share(flags):
     return f"{100 * np.concatenate(flags).mean():.1f} %" if flags else "-"
 
 
+def _spread(count, most):
+    """At most `most` of the places 0 to count - 1, evenly spread from the first to the last."""
+    return np.linspace(0, count - 1, min(most, count)).round().astype(int)
+
+
 def _note(channels):
     return ("Not attention maps, but features reshaped from the tokens (class token left out), or a convolution's "
             f"maps; up to {channels} channels of each layer, evenly spread. Shares are of all channels of the layer.")
@@ -101,11 +105,10 @@ def _rule():
 
 
 def _map_panels(maps, verdict, channels):
-    chosen = np.unique(np.linspace(0, len(maps) - 1, min(channels, len(maps))).round().astype(int))
     # A dead map stays flat: its faint rest is not blown up to full contrast.
     floor = DEAD * np.median(np.ptp(maps.reshape(len(maps), -1), axis=1))
     panels = []
-    for channel in chosen:
+    for channel in _spread(len(maps), channels):
         values = maps[channel]
         frame = RED if verdict.dead[channel] or verdict.large[channel] else None
         frame = GREEN if verdict.low_level[channel] else frame
